@@ -1,25 +1,20 @@
 """`python -m labkit.doctor`: what this machine can run, and what to do about what it can't.
 
 Exit status 0 if the lessons can run, 1 if something that they need is missing. Packages, and labkit's
-own modules, are imported inside the checks: a missing or broken one becomes a line of the table.
+own modules, are imported inside the checks: a missing or broken one becomes a line of the report.
 """
 
 from __future__ import annotations  # an older Python must get far enough to be told that it is too old
 
 import argparse
 import importlib
-import importlib.metadata
 import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import textwrap
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 
@@ -52,21 +47,9 @@ def examine() -> list[Finding]:
     if any(finding.status == "missing" for finding in basics):
         return basics  # nothing else is worth a look
     wanted = requirements()
-    torch = package(wanted.pop("torch"))
     wanted.pop("triton")  # no package that the lessons need: `triton` reports it
-    return [
-        *basics,
-        torch,
-        gpu(),
-        triton(),
-        *map(package, wanted.values()),
-        test_tools(),
-        checkpoint(ROOT / "data/tiny-gpt2"),
-        nvtx(),
-        profiler("Nsight Systems", "nsys"),
-        profiler("Nsight Compute", "ncu"),
-        machine(),
-    ]
+    packages = [package(requirement) for requirement in wanted.values()]
+    return [*basics, *packages, gpu(), triton(), checkpoint(ROOT / "data/tiny-gpt2"), profilers(), machine()]
 
 
 def try_import(name: str) -> tuple[ModuleType | None, str]:
@@ -85,45 +68,36 @@ def first_line(error: Exception) -> str:
 
 
 def python_version() -> Finding:
-    """Whether this Python is new enough, and none that nobody has tried."""
-    version = platform.python_version()
+    """Whether this Python is new enough, and not newer than any that was tested."""
+    version, newest = platform.python_version(), ".".join(map(str, NEWEST_PYTHON))
     if sys.version_info < OLDEST_PYTHON:
-        return Finding(
-            "Python", "missing", f"{version} is too old", "3.11 or newer: `make lab PYTHON=python3.12`"
-        )
+        remedy = "3.11 or newer: `make lab PYTHON=python3.12`"
+        return Finding("Python", "missing", f"{version} is too old", remedy)
     if sys.version_info[:2] > NEWEST_PYTHON:
-        newest = ".".join(map(str, NEWEST_PYTHON))
-        return Finding(
-            "Python",
-            "ok",
-            f"{version}, newer than the newest that labkit is tested with, {newest}",
-            f"if a package does not install: `make lab PYTHON=python{newest}`",
-        )
+        remedy = f"if a package does not install: `make lab PYTHON=python{newest}`"
+        return Finding("Python", "ok", f"{version}, newer than the newest tested one, {newest}", remedy)
     return Finding("Python", "ok", version)
 
 
 def project() -> Finding:
     """Whether the whole project is here, or the installed package alone."""
-    if not (ROOT / "pyproject.toml").is_file():
-        return Finding(
-            "labkit", "missing", f"{ROOT} has the package alone", "clone the project, and `make lab` in it"
-        )
-    return Finding("labkit", "ok", "the whole project is here")
+    if (ROOT / "pyproject.toml").is_file():
+        return Finding("labkit", "ok", "the whole project is here")
+    return Finding(
+        "labkit", "missing", f"{ROOT} has the package alone", "clone the project; run `make lab` in it"
+    )
 
 
-def requirements(extra: str = "") -> dict[str, str]:
-    """Package name to requirement, as pyproject.toml has them: the dependencies, or those of an extra, but
-    for labkit itself with its other extras."""
+def requirements() -> dict[str, str]:
+    """Package name to requirement: the dependencies in pyproject.toml."""
     import tomllib
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = project["optional-dependencies"][extra] if extra else project["dependencies"]
-    names = {re.match(r"[\w.-]+", requirement)[0]: requirement for requirement in wanted}
-    return {name: requirement for name, requirement in names.items() if name != "labkit"}
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    return {re.match(r"[\w.-]+", requirement)[0]: requirement for requirement in wanted}
 
 
 def package(requirement: str) -> Finding:
-    """Whether a package is there in a version that pyproject.toml allows, and imports."""
+    """Whether a package is installed in a version that pyproject.toml allows, and imports."""
     name = re.match(r"[\w.-]+", requirement)[0]
     module, problem = try_import(name)
     if module is None:
@@ -135,7 +109,7 @@ def package(requirement: str) -> Finding:
 
 
 def satisfies(version: str, requirement: str) -> bool:
-    """Whether a version is one that a requirement such as "numpy>=2,<3" allows."""
+    """Whether a requirement such as "numpy>=2,<3" allows a version."""
     packaging, _ = try_import("packaging.requirements")
     if packaging is None:
         return True  # cannot tell; `packaging` has its own line
@@ -149,84 +123,49 @@ def torch_build(torch: ModuleType) -> str:
     return f"ROCm {torch.version.hip}" if torch.version.hip else "CPU"
 
 
-def test_tools() -> Finding:
-    """What `make test` needs besides the lessons' packages."""
-    versions = {name: installed_version(name) for name in requirements("test")}
-    absent = [name for name, version in versions.items() if version is None]
-    if absent:
-        return Finding(
-            "test tools", "off", f"not installed: {', '.join(absent)}", "`pip install -e '.[test]'`"
-        )
-    return Finding("test tools", "ok", ", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def installed_version(name: str) -> str | None:
-    """The installed version of a package, or None if there is none."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def gpu() -> Finding:
-    """The CUDA GPU that torch can use, or which of the things between torch and a GPU is not there.
+    """The CUDA GPU that torch can use, or what is missing between torch and a GPU.
 
-    "missing" for a GPU that is too old: while it is in sight, lessons would use it.
+    "missing" for a GPU that is too old: while torch sees it, lessons would use it.
     """
+    what = "CUDA GPU"
     torch, _ = try_import("torch")
     if torch is None:
-        return Finding("CUDA GPU", "off", NEEDS_TORCH)
+        return Finding(what, "off", NEEDS_TORCH)
     if not torch.cuda.is_available():
-        return Finding("CUDA GPU", "off", *why_no_gpu(torch))
-    properties = torch.cuda.get_device_properties(0)
-    if (properties.major, properties.minor) < OLDEST_GPU:
-        return Finding(
-            "CUDA GPU",
-            "missing",
-            f"{properties.name} is too old: its compute capability is {properties.major}.{properties.minor}, "
-            f"and Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)",
-            "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`",
-        )
+        return Finding(what, "off", *why_no_gpu(torch))
+    card = torch.cuda.get_device_properties(0)
+    capability = f"compute capability {card.major}.{card.minor}"
+    if (card.major, card.minor) < OLDEST_GPU:
+        needed = f"Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)"
+        remedy = "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`"
+        return Finding(what, "missing", f"{card.name} is too old: {capability}, and {needed}", remedy)
     try:
         torch.ones(1, device="cuda").add_(1).item()
     except Exception as error:
-        return Finding(
-            "CUDA GPU",
-            "off",
-            f"{properties.name} fails its first operation: {first_line(error)}",
-            "see `nvidia-smi`: is its memory full, is it too old for this torch, is the driver?",
-        )
-    count = torch.cuda.device_count()
-    return Finding(
-        "CUDA GPU",
-        "ok",
-        f"{f'{count} x ' if count > 1 else ''}{properties.name}, {properties.total_memory / 2**30:.0f} GiB, "
-        f"compute capability {properties.major}.{properties.minor}, driver {driver_version() or 'unknown'}",
-    )
+        remedy = "see `nvidia-smi`: is its memory full, is it too old for this torch, is the driver?"
+        return Finding(what, "off", f"{card.name} fails its first operation: {first_line(error)}", remedy)
+    memory = f"{card.total_memory / 2**30:.0f} GiB"
+    driver = f"driver {driver_version() or 'unknown'}"
+    name = f"{torch.cuda.device_count()} x {card.name}"
+    return Finding(what, "ok", f"{name}, {memory}, {capability}, {driver}")
 
 
 def why_no_gpu(torch: ModuleType) -> tuple[str, str]:
     """Why torch sees no CUDA GPU, and what to do about it."""
-    driver = driver_version()
+    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if driver is None and not has_nvidia_card():
         return "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"
     if driver is None:
-        return (
-            "there is an NVIDIA GPU, but no driver answers",
-            "install NVIDIA's driver; start a container with access to the GPU",
-        )
+        remedy = "install NVIDIA's driver; start a container with access to the GPU"
+        return "there is an NVIDIA GPU, but no driver answers", remedy
     if not torch.backends.cuda.is_built():
-        return (
-            f"the GPU and its driver ({driver}) are there, but this torch is a CPU build",
-            "install a CUDA build of torch, as PyTorch's Get Started page says",
-        )
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        remedy = "install a CUDA build of torch, as PyTorch's Get Started page says"
+        return f"the GPU and its driver ({driver}) are there, but this torch is a CPU build", remedy
     if visible in ("", "-1"):
         return f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
-    return (
-        f"driver {driver} and torch for CUDA {torch.version.cuda} do not get on: {cuda_problem(torch)}",
-        "update NVIDIA's driver, or install a torch built for an older CUDA",
-    )
+    said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit: {cuda_problem(torch)}"
+    return said, "update NVIDIA's driver, or install a torch built for an older CUDA"
 
 
 def driver_version() -> str | None:
@@ -237,33 +176,12 @@ def driver_version() -> str | None:
 
 
 def first_words(command: list[str]) -> str:
-    """What a program prints; "" if there is no such program or it fails.
-
-    A program that takes longer than ANSWER_SECONDS is ended, with whatever it started, and gives "" too.
-    """
+    """What a program prints; "" if there is no such program, if it fails, or takes over ANSWER_SECONDS."""
     try:
-        program = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-    except OSError:
+        answer = subprocess.run(command, capture_output=True, timeout=ANSWER_SECONDS, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
         return ""
-    try:
-        answer, _ = program.communicate(timeout=ANSWER_SECONDS)
-    except subprocess.TimeoutExpired:
-        end(program)
-        return ""
-    return "" if program.returncode else answer.decode(errors="replace")
-
-
-def end(program: subprocess.Popen) -> None:
-    """Kill a program and, where there are process groups, whatever it has started."""
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-    else:
-        program.kill()
-    with suppress(subprocess.TimeoutExpired):  # the driver may hold it so that nothing ends it
-        program.wait(1)
+    return answer.decode(errors="replace")
 
 
 def has_nvidia_card() -> bool:
@@ -291,17 +209,15 @@ def triton() -> Finding:
         return Finding("Triton", "off", NEEDS_TORCH if try_import("torch")[0] is None else problem)
     status = runtime.triton_status()
     if status.mode == "off":
-        remedy = "`pip install -e .`" if sys.platform == "linux" else "nothing: Triton needs Linux (or WSL 2)"
+        remedy = REINSTALL if sys.platform == "linux" else "nothing: Triton needs Linux (or WSL 2)"
         return Finding("Triton", "off", f"{status.reason}; the plain PyTorch path is used", remedy)
-    version = runtime.triton.__version__
+    version, native = runtime.triton.__version__, status.mode == "native"
     try:
         runtime.check_triton()
     except Exception as error:
-        remedy = (
-            "a C compiler and Python's headers (gcc, python3-dev)" if status.mode == "native" else REINSTALL
-        )
+        remedy = "a C compiler and Python's headers (gcc, python3-dev)" if native else REINSTALL
         return Finding("Triton", "off", f"{version}, but a test kernel fails: {first_line(error)}", remedy)
-    how = "compiles for the GPU" if status.mode == "native" else "interpreter on the CPU"
+    how = "compiles for the GPU" if native else "interpreter on the CPU"
     return Finding("Triton", "ok", f"{version}, {how}: {status.reason}")
 
 
@@ -315,40 +231,23 @@ def checkpoint(directory: Path) -> Finding:
 
         parameters = sum(p.numel() for p in load_model(directory).network.parameters())
     except Exception as error:
-        return Finding(
-            what, "missing", first_line(error), f"`git checkout -- {what}`, or clone the project again"
-        )
-    size = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-    return Finding(what, "ok", f"loads: {parameters / 1e6:.1f} M parameters, {size / 1e6:.1f} MB")
+        remedy = f"`git checkout -- {what}`, or clone the project again"
+        return Finding(what, "missing", first_line(error), remedy)
+    return Finding(what, "ok", f"loads: {parameters / 1e6:.1f} M parameters")
 
 
-def nvtx() -> Finding:
-    """Whether the engine names its phases for Nsight Systems."""
-    ranges, _ = try_import("labkit.ranges")
-    if ranges is not None and ranges.nvtx_enabled:
-        return Finding("NVTX ranges", "ok", "the engine names its phases for Nsight Systems")
-    if os.environ.get("LABKIT_NVTX") == "1":
-        return Finding("NVTX ranges", "off", "LABKIT_NVTX=1 is set, but ranges need a CUDA GPU")
-    return Finding("NVTX ranges", "off", "LABKIT_NVTX is not 1", "on a GPU: set LABKIT_NVTX=1")
-
-
-def profiler(what: str, command: str) -> Finding:
-    """Whether a profiler's command is on PATH."""
-    path = shutil.which(command)
-    if path is None:
-        return Finding(what, "off", f"{command} is not on PATH", "on a GPU: get it from NVIDIA")
-    return Finding(what, "ok", path)
+def profilers() -> Finding:
+    """Which of NVIDIA's profilers are on PATH."""
+    found = [command for command in ("nsys", "ncu") if shutil.which(command)]
+    if found:
+        return Finding("Nsight", "ok", ", ".join(found))
+    return Finding("Nsight", "off", "neither nsys nor ncu is on PATH", "on a GPU: get them from NVIDIA")
 
 
 def machine() -> Finding:
-    """The operating system, the cores that this process may use, and the memory."""
+    """The operating system, and the cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    names = getattr(os, "sysconf_names", {})  # Windows has none
-    if "SC_PHYS_PAGES" in names:
-        memory = f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
-    else:
-        memory = "memory unknown"
-    return Finding("machine", "ok", f"{platform.system()} {platform.machine()}, {cores} cores, {memory}")
+    return Finding("machine", "ok", f"{platform.system()} {platform.machine()}, {cores} cores")
 
 
 def conclusion(findings: list[Finding]) -> str:
@@ -357,30 +256,19 @@ def conclusion(findings: list[Finding]) -> str:
         return f"The lessons cannot run yet. First see to: {', '.join(missing)}."
     if any(finding.what == "CUDA GPU" and finding.status == "ok" for finding in findings):
         return "GPU scale: the lessons run here, and their benchmark cells at full size."
-    return (
-        "CPU scale: every cell runs here, with the shipped model and small batches. "
-        "Recorded GPU results are plotted."
-    )
+    said = "CPU scale: every cell runs here, with the shipped model and small batches."
+    return f"{said} Recorded GPU results are plotted."
 
 
-def report(findings: list[Finding], width: int = 110) -> str:
-    """The findings as a table `width` characters wide (80 or more), and the conclusion below it."""
-    rows = [Finding("what", "status", "detail", "what to do"), *findings]
-    what_width = max(len(row.what) for row in rows)
-    status_width = max(len(row.status) for row in rows)
-    room = width - what_width - status_width - 6  # three gaps of two
-    detail_width = room * 3 // 5
+def report(findings: list[Finding]) -> str:
+    """A line for each finding, with what to do below it, and the conclusion."""
+    width = max(len(finding.what) for finding in findings)
     lines = []
-    for row in rows:
-        details = textwrap.wrap(row.detail, detail_width)
-        remedies = textwrap.wrap(row.remedy, room - detail_width)
-        for what, status, detail, remedy in zip_longest(
-            [row.what], [row.status], details, remedies, fillvalue=""
-        ):
-            line = f"{what:{what_width}}  {status:{status_width}}  {detail:{detail_width}}  {remedy}"
-            lines.append(line.rstrip())
-    lines.insert(1, "-" * width)
-    return "\n".join([*lines, "", *textwrap.wrap(conclusion(findings), width)])
+    for finding in findings:
+        lines.append(f"{finding.what:{width}}  {finding.status:7}  {finding.detail}")
+        if finding.remedy:
+            lines.append(f"{'':{width}}  {'':7}  -> {finding.remedy}")
+    return "\n".join([*lines, "", conclusion(findings)])
 
 
 def main() -> int:
@@ -388,7 +276,7 @@ def main() -> int:
     what = "Say what this machine can run, and what to do about what it can't."
     argparse.ArgumentParser(prog="python -m labkit.doctor", description=what).parse_args()
     findings = examine()
-    print(report(findings, width=max(80, shutil.get_terminal_size((110, 24)).columns)))
+    print(report(findings))
     return int(any(finding.status == "missing" for finding in findings))
 
 

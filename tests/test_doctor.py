@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -56,7 +55,7 @@ def test_a_gpu_that_triton_does_not_compile_for(on_machine):
     card = SimpleNamespace(name="Tesla T4", total_memory=2**34, major=7, minor=5)
     finding = on_machine(fake_torch(available=True, card=card), driver="580.1", card=True)
     assert finding.status == "missing" and "CUDA_VISIBLE_DEVICES= make lab" in finding.remedy
-    assert "too old: its compute capability is 7.5, and Triton needs 8.0 or newer" in finding.detail
+    assert "too old: compute capability 7.5, and Triton needs 8.0 or newer" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_a_gpu_that_triton_does_not_compile_for(on_machine):
     [
         ((3, 10, 14), "missing", "3.10.14 is too old", "`make lab PYTHON=python3.12`"),
         ((3, 11, 0), "ok", "3.11.0", ""),
-        ((3, 14, 0), "ok", "newer than the newest that labkit is tested with, 3.13", "PYTHON=python3.13`"),
+        ((3, 14, 0), "ok", "newer than the newest tested one, 3.13", "PYTHON=python3.13`"),
     ],
 )
 def test_pythons(monkeypatch, version, status, said, remedy):
@@ -81,7 +80,7 @@ GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
     "a driver too old": (
         {"fails_with": "The NVIDIA driver on your system is too old (found version 11040).\nMore"},
         {"driver": "470.1"},
-        "driver 470.1 and torch for CUDA 13.0 do not get on: The NVIDIA driver on your system is too old",
+        "driver 470.1 and torch for CUDA 13.0 do not fit: The NVIDIA driver on your system is too old",
         "update NVIDIA's driver",
     ),
     "hidden": ({}, {"driver": "580.1", "visible": ""}, "hidden by CUDA_VISIBLE_DEVICES=", "unset CUDA_VIS"),
@@ -128,25 +127,11 @@ def test_driver_version(nvidia_smi, script, version):
     assert doctor.driver_version() == version
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
-@pytest.mark.parametrize("script", ["sleep 600 & echo 580.1", "trap '' TERM INT; echo 580.1; sleep 600"])
-def test_a_driver_that_hangs_is_not_waited_for_and_is_ended(nvidia_smi, monkeypatch, script):
-    started = []
-
-    class Popen(subprocess.Popen):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            started.append(self.pid)
-
-    monkeypatch.setattr(doctor.subprocess, "Popen", Popen)
+def test_a_driver_that_hangs_is_not_waited_for(nvidia_smi, monkeypatch):
     monkeypatch.setattr(doctor, "ANSWER_SECONDS", 0.2)
-    nvidia_smi(f"#!/bin/sh\n{script}\n")
+    nvidia_smi("#!/bin/sh\necho 580.1; exec sleep 600\n")
     assert doctor.driver_version() is None
-    with pytest.raises(ProcessLookupError):
-        for _ in range(100):  # what it left behind is ended, and taken away by whoever inherits it
-            os.killpg(started[0], 0)
-            time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -241,36 +226,26 @@ PYTHON = Finding("Python", "ok", "3.12.1")
 NO_GPU = Finding("CUDA GPU", "off", "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU")
 
 
-def test_report_is_a_table_with_a_conclusion():
-    assert doctor.report([PYTHON, NO_GPU], width=80) == (
-        "what      status  detail                                what to do\n"
-        "--------------------------------------------------------------------------------\n"
-        "Python    ok      3.12.1\n"
-        "CUDA GPU  off     there is no NVIDIA GPU                nothing: every lesson\n"
-        "                                                        runs on the CPU\n"
-        "\n"
-        "CPU scale: every cell runs here, with the shipped model and small batches.\n"
-        "Recorded GPU results are plotted."
-    )
-
-
-def doctor_without(*packages: str) -> tuple[int, dict[str, str], str]:
-    """`python -m labkit.doctor` where `packages` do not import: exit status, status by line, last line."""
-    code = (
-        f"import runpy, sys; sys.modules.update(dict.fromkeys({packages}));"
-        "runpy.run_module('labkit.doctor', run_name='__main__')"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert answer.stdout, answer.stderr
-    statuses = dict(re.findall(r"^(\S.*?) +(ok|off|missing) ", answer.stdout, re.MULTILINE))
-    return answer.returncode, statuses, answer.stdout.splitlines()[-1]
+def test_the_report_says_what_to_do_and_ends_with_a_conclusion():
+    assert doctor.report([PYTHON, NO_GPU]).splitlines() == [
+        "Python    ok       3.12.1",
+        "CUDA GPU  off      there is no NVIDIA GPU",
+        "                   -> nothing: every lesson runs on the CPU",
+        "",
+        "CPU scale: every cell runs here, with the shipped model and small batches. "
+        "Recorded GPU results are plotted.",
+    ]
 
 
 def test_nothing_is_installed():
     """What a reader sees who starts the doctor first."""
-    names = [*doctor.requirements(), *doctor.requirements("test")]
-    code, statuses, _ = doctor_without(*names)
-    assert code == 1
-    assert {name for name, status in statuses.items() if status == "missing"} == set(
-        doctor.requirements()
-    ) - {"triton"}
+    code = (
+        f"import runpy, sys; sys.modules.update(dict.fromkeys({[*doctor.requirements()]}));"
+        "runpy.run_module('labkit.doctor', run_name='__main__')"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    statuses = dict(re.findall(r"^(\S.*?) +(ok|off|missing) ", answer.stdout, re.MULTILINE))
+    assert answer.returncode == 1
+    assert {name for name, status in statuses.items() if status == "missing"} == (
+        set(doctor.requirements()) - {"triton"}
+    )
