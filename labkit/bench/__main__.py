@@ -22,7 +22,6 @@ from labkit.bench.commands import (
     streaming,
     tune,
 )
-from labkit.bench.commands.defaults import take_defaults
 from labkit.bench.commands.parser import Parser
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
@@ -54,8 +53,8 @@ def make_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         summary, _, notes = command.__doc__.split(": ", 1)[1].partition("\n")
         subparser = subparsers.add_parser(name, help=summary, description=summary, epilog=notes.strip())
-        command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+        command.Settings.add_to(subparser)
+        subparser.set_defaults(command=command)
     return parser
 
 
@@ -68,15 +67,16 @@ def main() -> None:
         device = pick_device(args.device)
         if device.type == "cpu":
             use_one_thread()
-        if taken := take_defaults(args, device):
+        settings, taken = args.command.Settings.of(args, device)
+        if taken:
             print(f"On a CPU this command takes {taken}, unless you say otherwise.")
         with current_device(device):
-            args.run(args)
+            args.command.run(settings)
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, "Interrupted before anything was complete: nothing was written.\n")
-    if "interrupted" in args:
+    if settings.interrupted:
         parser.exit(
             130, "Interrupted: the figures, and the record if one is written, have what was complete.\n"
         )

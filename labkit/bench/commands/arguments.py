@@ -2,13 +2,13 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 
 from labkit import ranges
-from labkit.bench.commands.defaults import ByDevice, as_written
+from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag
 from labkit.bench.commands.targets import target_directory, target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
@@ -19,208 +19,10 @@ from labkit.errors import CheckpointError, OptionError
 from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
-from labkit.options import EngineOptions
 from labkit.results.comparison import MIN_ROUNDS
 
-# More of something than any machine gets through, so that a slip of the hand is no hour of waiting.
+# Upper bounds, so that a typo does not start an hour's run.
 MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_000
-
-# Where a record goes without --json.
-NO_RECORD, OWN_RECORD = "none is written", "one in data/results, named after this machine"
-
-
-# Defaults of lists are text, as on a command line: so `--help` shows them as they are written.
-MODEL = ByDevice("random:gpt2", "data/tiny-gpt2")
-
-
-def add_common_arguments(parser: argparse.ArgumentParser, record: str = NO_RECORD) -> None:
-    """Add --model and --seed, --device and --json; `record` says where a record goes without the latter."""
-    add = parser.add_argument
-    add(
-        "--model",
-        "--hf-model-id",
-        default=MODEL,
-        metavar="MODEL",
-        help="the command measures this model: a directory, a hub id, or random weights such as random:gpt2 "
-        "(default: %(default)s)",
-    )
-    add(
-        "--seed",
-        type=seed,
-        default=0,
-        metavar="N",
-        help="random weights are drawn with this seed (default: %(default)s)",
-    )
-    add_device_arguments(parser, record)
-
-
-def add_device_arguments(parser: argparse.ArgumentParser, record: str = NO_RECORD) -> None:
-    """Add --device and --json; `record` says where a record goes without the latter."""
-    add = parser.add_argument
-    add(
-        "--device",
-        help="the command runs on this device: cpu, cuda, cuda:1, ... (default: the best there is)",
-    )
-    add(
-        "--json",
-        type=target_file,
-        metavar="FILE",
-        help=f"the command writes a record to this file (default: {record})",
-    )
-
-
-def add_rung_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --rung, by default the last."""
-    last = list(LADDER)[-1]
-    parser.add_argument(
-        "--rung",
-        type=rung_number,
-        default=last,
-        metavar="RUNG",
-        help="this rung runs (default: the last, %(default)s)",
-    )
-
-
-def add_rungs_argument(parser: argparse.ArgumentParser, rungs: Iterable[str] = LADDER) -> None:
-    """Add --rungs, by default all."""
-    parser.add_argument(
-        "--rungs",
-        type=rung_list,
-        default=",".join(rungs),
-        metavar="RUNG,RUNG,...",
-        help="these rungs run (default: %(default)s)",
-    )
-
-
-def add_batch_sizes_argument(
-    parser: argparse.ArgumentParser, batch_sizes: Sequence[int] | ByDevice, what: str = "are decoded together"
-) -> None:
-    """Add --batch-sizes: of each of these numbers of requests, `what` happens."""
-    parser.add_argument(
-        "--batch-sizes",
-        type=list_of(batch),
-        default=batch_sizes if isinstance(batch_sizes, ByDevice) else as_written(tuple(batch_sizes)),
-        metavar="N,N,...",
-        help=f"this many requests {what}, one number after another (default: %(default)s)",
-    )
-
-
-def add_count_argument(
-    parser: argparse.ArgumentParser, flag: str, default: int | ByDevice, what: str
-) -> None:
-    """Add a flag that takes a number of something, 1 or more; `what`, a sentence, says what it counts."""
-    parser.add_argument(
-        flag, type=positive, default=default, metavar="N", help=f"{what} (default: %(default)s)"
-    )
-
-
-def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a workload: its requests, and the order in which they are served."""
-    add = parser.add_argument
-    add(
-        "--prompt",
-        type=utf8,
-        default="Hello",
-        metavar="TEXT",
-        help="every prompt is made of this text (default: %(default)s)",
-    )
-    add(
-        "--prompt-repeats",
-        type=list_of(length),
-        default="1",
-        metavar="N,N,...",
-        help="requests in turn repeat the prompt this many times; 1,4 makes half of them longer "
-        "(default: %(default)s)",
-    )
-    add(
-        "--load",
-        choices=LOADS,
-        default=ALIKE,
-        help="the requests are alike, as the other flags say, or changed as labkit/bench/loads.py says, with "
-        "random prompts where their lengths differ (default: %(default)s)",
-    )
-    add(
-        "--rate",
-        type=rate,
-        metavar="R",
-        help="with --load arrivals, this many requests arrive per second (default: none)",
-    )
-    add("--pretok", action="store_true", help="prompts are tokenized before the clock starts")
-    add_count_argument(parser, "--num-requests", 16, "this many requests are served")
-    add_count_argument(parser, "--max-new-tokens", 64, "a request makes at most this many tokens")
-    add("--no-stop-on-eos", action="store_true", help="every request makes all its tokens")
-    add(
-        "--max-batch-size",
-        type=batch,
-        default=8,
-        metavar="N",
-        help="at most this many requests are decoded together (default: %(default)s)",
-    )
-    add(
-        "--prefill-max-batch-size",
-        type=batch,
-        metavar="N",
-        help="at most this many requests are admitted in one step (default: as --max-batch-size)",
-    )
-    add(
-        "--prefill-max-tokens",
-        type=num_tokens,
-        metavar="N",
-        help="at most this many prompt tokens are admitted in one step (default: all)",
-    )
-    add(
-        "--prefill-admission-policy",
-        choices=("fifo", "pack"),
-        default="fifo",
-        help="requests are admitted in order of arrival, or the shortest prompts of a window first "
-        "(default: %(default)s)",
-    )
-    add("--decode-first", action="store_true", help="each step decodes before it admits")
-    add(
-        "--max-active-requests",
-        type=batch,
-        metavar="N",
-        help="at most this many requests hold cache memory; this engine decodes all of them in each step, so "
-        "the smaller of this and --max-batch-size counts (default: as --max-batch-size)",
-    )
-    add("--no-prefix-cache", action="store_true", help="every prompt is computed, even one just computed")
-    add(
-        "--paged-attn",
-        action="store_true",
-        help="this flag is for the write-ups' command lines; paged attention is always on here",
-    )
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the numbers of runs, and what is traced beside them."""
-    add = parser.add_argument
-    add(
-        "--warmup-runs",
-        type=natural,
-        default=1,
-        metavar="N",
-        help="this many runs come first and are not measured (default: %(default)s)",
-    )
-    add_count_argument(parser, "--repeat-runs", 3, "this many runs are measured")
-    add(
-        "--nvtx",
-        action="store_true",
-        help="the ranges of a step are named for Nsight Systems (CUDA only)",
-    )
-    add(
-        "--profile",
-        type=target_directory,
-        metavar="DIR",
-        help="after the measured runs, a trace of five decode steps is written to DIR, for "
-        "chrome://tracing or ui.perfetto.dev (default: none is written)",
-    )
-
-
-def add_rounds_argument(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add --rounds."""
-    what = f"in each of this many rounds every side runs twice; a comparison needs {MIN_ROUNDS}"
-    add_count_argument(parser, "--rounds", default, what)
-
 
 # --- from text -----------------------------------------------------------------------------------------
 
@@ -297,29 +99,150 @@ def rung_list(text: str) -> tuple[str, ...]:
     return numbers
 
 
-def rung_options(text: str) -> EngineOptions:
-    """ "00", or "00,attention=plain": a rung, and options to change in it. Raises OptionError."""
-    number, *changes = text.split(",")
-    known = sorted(field.name for field in fields(EngineOptions))
-    options = LADDER[two_digits(number)].options
-    for change in changes:
-        name, _, value = change.partition("=")
-        if name not in known:
-            raise OptionError(f"{name!r} is not an option; there are {', '.join(known)}")
-        options = replace(options, **{name: value})
-    return options
+# --- what a flag takes -----------------------------------------------------------------------------------
+
+COUNT, NUMBER = Kind(positive, "N"), Kind(natural, "N")
+BATCH, BATCH_LIST = Kind(batch, "N"), Kind(list_of(batch), "N,N,...")
+LENGTH, LENGTH_LIST = Kind(length, "N"), Kind(list_of(length), "N,N,...")
+RUNG, RUNG_LIST = Kind(rung_number, "RUNG"), Kind(rung_list, "RUNG,RUNG,...")
+FILE, FOLDER = Kind(target_file, "FILE"), Kind(target_directory, "DIR")
+RATE, SEED = Kind(rate, "R"), Kind(seed, "N")
+
+# --- flags that several commands have --------------------------------------------------------------------
+
+
+@dataclass
+class DeviceFlags(Flags):
+    """On what a command runs, and where its record goes."""
+
+    device: str | None = flag(
+        None, "the command runs on this device: cpu, cuda, cuda:1, ... (default: the best there is)"
+    )
+    json: Path | None = flag(
+        None, "the command writes a record to this file (default: none is written)", FILE
+    )
+
+
+@dataclass
+class RecordFlags(DeviceFlags):
+    """The same for a command that always writes a record."""
+
+    json: Path | None = flag(
+        None,
+        "the command writes a record to this file (default: one in data/results, named after this machine)",
+        FILE,
+    )
+
+
+@dataclass
+class ModelFlags(DeviceFlags):
+    """Which model a command measures."""
+
+    model: str = flag(
+        ByDevice("random:gpt2", "data/tiny-gpt2"),
+        "the command measures this model: a directory, a hub id, or random weights such as random:gpt2",
+        Kind(str, "MODEL"),
+        also="--hf-model-id",
+    )
+    seed: int = flag(0, "random weights are drawn with this seed", SEED)
+
+
+@dataclass
+class RungFlag(Flags):
+    """Which rung runs, by default the last."""
+
+    rung: str = flag(list(LADDER)[-1], "this rung runs (default: the last, %(default)s)", RUNG)
+
+
+def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
+    """A field: which rungs run."""
+    return flag(tuple(rungs), "these rungs run", RUNG_LIST)
+
+
+def rounds_flag(default: int) -> int:
+    """A field: how often every side runs."""
+    what = f"in each of this many rounds every side runs twice; a comparison needs {MIN_ROUNDS}"
+    return flag(default, what, COUNT)
+
+
+def batch_sizes_flag(
+    default: tuple[int, ...] | ByDevice, what: str = "are decoded together"
+) -> tuple[int, ...]:
+    """A field: of each of these numbers of requests, `what` happens."""
+    return flag(default, f"this many requests {what}, one number after another", BATCH_LIST)
+
+
+@dataclass
+class WorkloadFlags(ModelFlags):
+    """A workload: its requests, and the order in which they are served."""
+
+    prompt: str = flag("Hello", "every prompt is made of this text", Kind(utf8, "TEXT"))
+    prompt_repeats: tuple[int, ...] = flag(
+        (1,), "requests in turn repeat the prompt this many times; 1,4 makes half of them longer", LENGTH_LIST
+    )
+    load: str = flag(
+        ALIKE,
+        "requests are alike, as the other flags say, or changed as labkit/bench/loads.py says, with random "
+        "prompts where their lengths differ",
+        choices=LOADS,
+    )
+    rate: float | None = flag(
+        None, "with --load arrivals, this many requests arrive per second (default: none)", RATE
+    )
+    pretok: bool = flag(False, "prompts are tokenized before the clock starts")
+    num_requests: int = flag(16, "this many requests are served", COUNT)
+    max_new_tokens: int = flag(64, "a request makes at most this many tokens", COUNT)
+    no_stop_on_eos: bool = flag(False, "every request makes all its tokens")
+    max_batch_size: int = flag(8, "at most this many requests are decoded together", BATCH)
+    prefill_max_batch_size: int | None = flag(
+        None, "at most this many requests are admitted in one step (default: as --max-batch-size)", BATCH
+    )
+    prefill_max_tokens: int | None = flag(
+        None, "at most this many prompt tokens are admitted in one step (default: all)", Kind(num_tokens, "N")
+    )
+    prefill_admission_policy: str = flag(
+        "fifo",
+        "requests are admitted in order of arrival, or the shortest prompts of a window first",
+        choices=("fifo", "pack"),
+    )
+    decode_first: bool = flag(False, "each step decodes before it admits")
+    max_active_requests: int | None = flag(
+        None,
+        "at most this many requests hold cache memory; this engine decodes all of them in each step, so the "
+        "smaller of this and --max-batch-size counts (default: as --max-batch-size)",
+        BATCH,
+    )
+    no_prefix_cache: bool = flag(False, "every prompt is computed, even one just computed")
+    paged_attn: bool = flag(
+        False, "this flag is for the write-ups' command lines; paged attention is always on here"
+    )
+
+
+@dataclass
+class RunFlags(WorkloadFlags, RungFlag):
+    """A workload that runs several times on a rung, and what is traced beside it."""
+
+    warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
+    repeat_runs: int = flag(3, "this many runs are measured", COUNT)
+    nvtx: bool = flag(False, "the ranges of a step are named for Nsight Systems (CUDA only)")
+    profile: Path | None = flag(
+        None,
+        "after the measured runs, a trace of five decode steps is written to DIR, for chrome://tracing or "
+        "ui.perfetto.dev (default: none is written)",
+        FOLDER,
+    )
 
 
 # --- from flags to things ------------------------------------------------------------------------------
 
 
-def model_of(args: argparse.Namespace) -> LanguageModel:
+def model_of(args: ModelFlags) -> LanguageModel:
     """The model that the flags name, on its device and in its dtype, once for all engines of the command."""
     device = pick_device(args.device)
     return load_model(args.model, seed=args.seed).to(device, default_dtype(device))
 
 
-def workload_of(args: argparse.Namespace) -> Workload:
+def workload_of(args: WorkloadFlags) -> Workload:
     """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
     had."""
     if getattr(args, "nvtx", False):
@@ -339,7 +262,7 @@ def workload_of(args: argparse.Namespace) -> Workload:
     return Workload(model, requests, model.device, scheduler, cache)
 
 
-def alike_requests(args: argparse.Namespace, model: LanguageModel) -> tuple[Request, ...]:
+def alike_requests(args: WorkloadFlags, model: LanguageModel) -> tuple[Request, ...]:
     """The requests that the flags describe before a load changes them; of each length there is one text."""
     repeats = [args.prompt_repeats[i % len(args.prompt_repeats)] for i in range(args.num_requests)]
     prompts: dict[int, str | tuple[int, ...]] = {n: " ".join([args.prompt] * n) for n in set(repeats)}
@@ -358,18 +281,7 @@ def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:
     return max(1, sum(lengths[prompt] * count for prompt, count in counts.items()))
 
 
-def settings_of(args: argparse.Namespace) -> dict:
-    """The values of the flags, for a record."""
-    kept = {name: value for name, value in vars(args).items() if name not in ("run", "json")}
-    return {name: plain(value) for name, value in kept.items()}
-
-
-def plain(value: object) -> object:
-    """A flag's value in a form that JSON has."""
-    return str(value) if isinstance(value, Path | EngineOptions) else value
-
-
-def require_positions(workload: Workload, args: argparse.Namespace, name: str = "the run") -> None:
+def require_positions(workload: Workload, args: ModelFlags, name: str = "the run") -> None:
     """Raises OptionError if a prompt of the workload with its answer is longer than the model takes.
 
     name: what the message calls the workload.
@@ -382,7 +294,7 @@ def require_positions(workload: Workload, args: argparse.Namespace, name: str = 
         )
 
 
-def require_decoding(args: argparse.Namespace) -> None:
+def require_decoding(args: WorkloadFlags) -> None:
     """Raises OptionError where no decode step would run, for a command that compares their time."""
     if args.max_new_tokens == 1:
         raise OptionError("--max-new-tokens 1 decodes nothing: a first token comes from its prefill; give 2")

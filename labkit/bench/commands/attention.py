@@ -3,55 +3,54 @@
 GB/s count the keys and values in the cache, read once.
 """
 
-import argparse
+from dataclasses import dataclass
 
 import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.attention_time import MAX_TOKENS, time_attention
 from labkit.bench.commands.arguments import (
-    add_batch_sizes_argument,
-    add_count_argument,
-    add_device_arguments,
+    COUNT,
+    DeviceFlags,
+    batch_sizes_flag,
     list_of,
-    settings_of,
     whole_number,
 )
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AttentionTime
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_device_arguments(parser)
-    add_batch_sizes_argument(parser, ByDevice((1, 8, 64, 128), (1, 8)), "are attended to together")
-    parser.add_argument(
-        "--contexts",
-        type=list_of(whole_number(1, MAX_TOKENS - 1)),
-        default="64,256,900",
-        metavar="N,N,...",
-        help="each request has this many tokens in the cache (default: %(default)s)",
+@dataclass
+class Settings(DeviceFlags):
+    """The command's flags."""
+
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(
+        ByDevice((1, 8, 64, 128), (1, 8)), "are attended to together"
     )
-    add_count_argument(parser, "--repeats", 15, "each size and kernel is measured this many times")
+    contexts: tuple[int, ...] = flag(
+        (64, 256, 900),
+        "each request has this many tokens in the cache",
+        Kind(list_of(whole_number(1, MAX_TOKENS - 1)), "N,N,..."),
+    )
+    repeats: int = flag(15, "each size and kernel is measured this many times", COUNT)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Time one layer's attention at each batch size and length; print a table, and write a record."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]
     times: list[AttentionTime] = []
-    with until_interrupted(args, times):
+    with args.until_interrupted(times):
         for b, t in tqdm(sizes, desc="sizes"):
             times += time_attention(b, t, device, args.repeats)
     print(attention_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
     if args.json:
-        settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
+        settings = {**args.settings, "model": "none, a layer of GPT-2's"}
         write_record(make_record("attention", device, bandwidth, settings, times), args.json)
 
 

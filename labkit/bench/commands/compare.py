@@ -5,30 +5,29 @@
 One round is too few for a verdict.
 """
 
-import argparse
 from collections import Counter
-from functools import partial
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from statistics import median
 
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    add_common_arguments,
-    add_rounds_argument,
-    add_workload_arguments,
-    positive,
+    COUNT,
+    WorkloadFlags,
     require_decoding,
-    rung_options,
-    settings_of,
+    rounds_flag,
+    two_digits,
     workload_of,
 )
-from labkit.bench.commands.interruption import mark_interrupted, until_interrupted
+from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.step.attention import AttendAndWrite
+from labkit.errors import OptionError
 from labkit.ladder import LADDER
+from labkit.options import EngineOptions
 from labkit.results.comparison import ComparedWorkload, Comparison
 from labkit.watch.paths import READY_PATHS
 from labkit.watch.positions import WRITES
@@ -36,38 +35,30 @@ from labkit.watch.positions import WRITES
 PATHS = (*READY_PATHS, *WRITES, AttendAndWrite.path)  # by the names of the engine's counter
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    *_, below, last = next(iter(LADDER)), *LADDER
-    add_common_arguments(parser)
-    add_workload_arguments(parser)
-    add_rounds_argument(parser, ROUNDS)
-    add = parser.add_argument
-    side = {
-        "metavar": "RUNG[,OPTION=VALUE,...]",
-        "help": "this side has this rung's options (default: %(default)s)",
-    }
-    add("--before", default=below, **side)
-    add("--after", default=last, **side)
-    add(
-        "--path",
+SIDE = Kind(str, "RUNG[,OPTION=VALUE,...]")
+
+
+@dataclass
+class Settings(WorkloadFlags):
+    """The command's flags."""
+
+    rounds: int = rounds_flag(ROUNDS)
+    before: str = flag(list(LADDER)[-2], "this side has this rung's options", SIDE)
+    after: str = flag(list(LADDER)[-1], "this side has this rung's options", SIDE)
+    path: str | None = flag(
+        None,
+        "--after is about this append path; a warning says if it never ran (default: none)",
         choices=PATHS,
-        help="--after is about this append path; a warning says if it never ran (default: none)",
     )
-    add(
-        "--whole-runs",
-        action="store_true",
-        help="whole runs are compared, prompts and waiting included (default: decoding alone)",
+    whole_runs: bool = flag(
+        False, "whole runs are compared, prompts and waiting included (default: decoding alone)"
     )
-    add(
-        "--self-test",
-        type=positive,
-        metavar="N",
-        help="--before is compared with itself N times (default: with --after, once)",
+    self_test: int | None = flag(
+        None, "--before is compared with itself N times (default: with --after, once)", COUNT
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Compare two sets of options on one workload, print the verdict and the limit, and write a record."""
     before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
     require_decoding(args)
@@ -76,8 +67,8 @@ def run(args: argparse.Namespace) -> None:
     repeats = args.self_test or 1
     comparisons: list[Comparison] = []
     num_runs = repeats * args.rounds * 4
-    with tqdm(total=num_runs, unit=" runs") as bar, until_interrupted(args, comparisons):
-        while len(comparisons) < repeats and "interrupted" not in args:
+    with tqdm(total=num_runs, unit=" runs") as bar, args.until_interrupted(comparisons):
+        while len(comparisons) < repeats and not args.interrupted:
             made = compare(
                 workload,
                 before,
@@ -87,11 +78,11 @@ def run(args: argparse.Namespace) -> None:
                 rounds=args.rounds,
                 measure=attrgetter("seconds" if args.whole_runs else "decode_seconds"),
                 progress=bar.update,
-                interrupted=partial(mark_interrupted, args),
+                interrupted=args.mark_interrupted,
             )
             comparisons.append(made)
     bandwidth = measure_bandwidth(workload.model.device)
-    if "interrupted" in args:
+    if args.interrupted:
         limit = workload.requested_limit(bandwidth.copy)  # which takes no run
     else:
         limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy)
@@ -103,8 +94,21 @@ def run(args: argparse.Namespace) -> None:
         report_self_test(comparisons)
     if args.json:
         samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
-        record = make_record("comparison", workload.model.device, bandwidth, settings_of(args), samples)
+        record = make_record("comparison", workload.model.device, bandwidth, args.settings, samples)
         write_record(record, args.json)
+
+
+def rung_options(text: str) -> EngineOptions:
+    """ "00", or "00,attention=plain": a rung, and options to change in it. Raises OptionError."""
+    number, *changes = text.split(",")
+    known = sorted(field.name for field in fields(EngineOptions))
+    options = LADDER[two_digits(number)].options
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in known:
+            raise OptionError(f"{name!r} is not an option; there are {', '.join(known)}")
+        options = replace(options, **{name: value})
+    return options
 
 
 def report_self_test(comparisons: list[Comparison]) -> None:

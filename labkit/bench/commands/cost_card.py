@@ -1,23 +1,15 @@
 """cost-card: counts what one steady decode step does, for each rung, model and batch size."""
 
-import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from shutil import get_terminal_size
 
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
-    add_batch_sizes_argument,
-    add_device_arguments,
-    add_rungs_argument,
-    length,
-    list_of,
-    settings_of,
-)
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import DeviceFlags, batch_sizes_flag, length, list_of, rungs_flag
+from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.cost_cards import cost_card, engine_key
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -29,36 +21,32 @@ from labkit.results.cost_cards import CostCard, RungCard
 from labkit.watch import steady_prompts
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_device_arguments(parser)
-    add_rungs_argument(parser)
-    add = parser.add_argument
-    add(
-        "--models",
-        type=lambda text: tuple(text.split(",")),
-        default=ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),
-        metavar="MODEL,MODEL,...",
-        help="steps of these models are counted; each is a directory, a hub id, or random weights such as "
-        "random:gpt2 (default: %(default)s)",
+@dataclass
+class Settings(DeviceFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    models: tuple[str, ...] = flag(
+        ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),
+        "steps of these models are counted; each is a directory, a hub id, or random weights such as "
+        "random:gpt2",
+        Kind(lambda text: tuple(text.split(",")), "MODEL,MODEL,..."),
     )
-    add_batch_sizes_argument(parser, (8, 64, 128))
-    add(
-        "--prompt-lengths",
-        type=lambda text: tuple(map(list_of(length), text.split(":"))),
-        default="20:20,23",
-        metavar="N,N,...:...",
-        help="prompts in turn have this many tokens: 20 makes all positions equal, 20,23 does not; each set, "
-        "separated by a colon, has its own cards (default: %(default)s)",
+    batch_sizes: tuple[int, ...] = batch_sizes_flag((8, 64, 128))
+    prompt_lengths: tuple[tuple[int, ...], ...] = flag(
+        "20:20,23",
+        "prompts in turn have this many tokens: 20 makes all positions equal, 20,23 does not; each set, "
+        "separated by a colon, has its own cards",
+        Kind(lambda text: tuple(map(list_of(length), text.split(":"))), "N,N,...:..."),
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Count a steady step for each rung, model, batch size and set of prompts; print and record the cards."""
     device = pick_device(args.device)
     samples: list[RungCard] = []
     cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
-    with until_interrupted(args, samples):
+    with args.until_interrupted(samples):
         for name in args.models:
             model = load_model(name)
             for rung, batch_size, lengths in tqdm(
@@ -79,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     for about, made in cards.items():
         print(f"\n{about}\n{cards_text(made)}")
     if args.json:
-        settings = {**settings_of(args), "model": ", ".join(args.models)}
+        settings = {**args.settings, "model": ", ".join(args.models)}
         record = make_record("cost_card", device, measure_bandwidth(device), settings, samples)
         write_record(record, args.json)
 

@@ -4,23 +4,14 @@ Times are the GPU's own, from a trace. A trace slows the host down: where the GP
 takes longer here than it does untraced.
 """
 
-import argparse
+from dataclasses import dataclass
 from itertools import product
 
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
-    add_batch_sizes_argument,
-    add_common_arguments,
-    add_count_argument,
-    add_rungs_argument,
-    length,
-    model_of,
-    settings_of,
-)
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import COUNT, LENGTH, ModelFlags, batch_sizes_flag, model_of, rungs_flag
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.device_time import device_time
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -31,28 +22,23 @@ from labkit.results import TracedStep
 from labkit.watch import steady_prompts
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser)
-    add_rungs_argument(parser)
-    add_batch_sizes_argument(parser, ByDevice((1, 8, 64), (1, 4, 16)))
-    parser.add_argument(
-        "--context",
-        type=length,
-        default=256,
-        metavar="N",
-        help="each request holds this many tokens (default: %(default)s)",
-    )
-    add_count_argument(parser, "--steps", 30, "the times are averages of this many steps")
+@dataclass
+class Settings(ModelFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
+    context: int = flag(256, "each request holds this many tokens", LENGTH)
+    steps: int = flag(30, "the times are averages of this many steps", COUNT)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Trace each rung at each batch size, print its kernels, and write a record if asked for."""
     device = pick_device(args.device)
     model = model_of(args)
     samples: list[TracedStep] = []
     pairs = list(product(args.batch_sizes, args.rungs))
-    with until_interrupted(args, samples):
+    with args.until_interrupted(samples):
         for batch_size, rung in tqdm(pairs, desc="batch sizes and rungs"):
             prompts = steady_prompts(batch_size, (args.context,))
             engine = InferenceEngine(
@@ -69,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
             print(kernel_table(made).to_string())
             samples.append(made)
     if args.json:
-        settings = settings_of(args)
+        settings = args.settings
         write_record(
             make_record("decode_kernels", device, measure_bandwidth(device), settings, samples), args.json
         )

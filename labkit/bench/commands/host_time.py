@@ -1,7 +1,7 @@
 """host-time: times what a decode step costs the host, the model taken out, for each rung and batch size."""
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from statistics import median
@@ -11,17 +11,14 @@ import torch
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    OWN_RECORD,
-    add_batch_sizes_argument,
-    add_count_argument,
-    add_device_arguments,
-    add_rounds_argument,
-    add_rungs_argument,
-    length,
-    list_of,
-    settings_of,
+    COUNT,
+    LENGTH_LIST,
+    RecordFlags,
+    batch_sizes_flag,
+    rounds_flag,
+    rungs_flag,
 )
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.host_time import BATCH_SIZES, LENGTHS, host_engine, time_host_steps
@@ -32,41 +29,39 @@ from labkit.ladder import LADDER
 from labkit.results.host_time import HostTime, RungHostTime
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_device_arguments(parser, OWN_RECORD)
-    add_rungs_argument(parser)
-    add_rounds_argument(parser, 3)
-    add_batch_sizes_argument(parser, BATCH_SIZES)
-    parser.add_argument(
-        "--prompt-lengths",
-        type=list_of(length),
-        default=",".join(map(str, LENGTHS)),
-        metavar="N,N,...",
-        help="prompts in turn have this many tokens; one number makes all positions equal "
-        "(default: %(default)s)",
+@dataclass
+class Settings(RecordFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    rounds: int = rounds_flag(3)
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(BATCH_SIZES)
+    prompt_lengths: tuple[int, ...] = flag(
+        LENGTHS,
+        "prompts in turn have this many tokens; one number makes all positions equal",
+        LENGTH_LIST,
     )
-    add_count_argument(parser, "--steps", 40, "this many steps are timed in each of the runs")
+    steps: int = flag(40, "this many steps are timed in each of the runs", COUNT)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Time the host's part of a step for each rung and batch size; print a table and write a record."""
     device = pick_device(args.device)
     path = own_target(args, "host_time", device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
-    with until_interrupted(args, times[args.rungs[0]]):
+    with args.until_interrupted(times[args.rungs[0]]):
         for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
             measures = [partial(one_run, rung, batch_size, device, args) for rung in args.rungs]
             for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
                 times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
     print(host_table(times).to_string())
-    settings = {**settings_of(args), "model": "none, GPT-2's layers"}
+    settings = {**args.settings, "model": "none, GPT-2's layers"}
     samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
     write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
 
 
-def one_run(rung: str, batch_size: int, device: torch.device, args: argparse.Namespace) -> HostTime:
+def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) -> HostTime:
     """Host times of one run on a rung, with a fresh engine."""
     engine = host_engine(LADDER[rung].options, batch_size, device)
     return time_host_steps(engine, args.steps, args.prompt_lengths)

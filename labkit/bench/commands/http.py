@@ -10,20 +10,12 @@ near 100 %, take more --clients. The record is written after every round.
 
 import argparse
 import time
+from dataclasses import dataclass
 from math import nan
 from statistics import median
 
-from labkit.bench.commands.arguments import (
-    LONGEST,
-    MODEL,
-    add_count_argument,
-    add_device_arguments,
-    add_rounds_argument,
-    add_rung_argument,
-    settings_of,
-)
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import COUNT, LONGEST, DeviceFlags, RungFlag, rounds_flag
+from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.http import Readers, Sides, served
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -34,30 +26,6 @@ from labkit.results.record import Record
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    parser.add_argument(
-        "--model",
-        default=MODEL,
-        metavar="MODEL",
-        help="a directory, a hub id, or random weights such as random:gpt2 (default: %(default)s)",
-    )
-    add_device_arguments(parser)
-    add_rung_argument(parser)
-    add_count_argument(parser, "--readers", ByDevice(64, 8), "this many readers ask at once")
-    add_count_argument(parser, "--prompt-tokens", ByDevice(64, 16), "each prompt has this many tokens")
-    add_count_argument(parser, "--max-new-tokens", ByDevice(256, 32), "each answer has this many tokens")
-    add_count_argument(parser, "--clients", ByDevice(4, 1), "the readers are shared by this many processes")
-    parser.add_argument(
-        "--within",
-        type=seconds,
-        default=0.0,
-        metavar="SECONDS",
-        help="the readers ask at random moments of this time (default: %(default)s, all at once)",
-    )
-    add_rounds_argument(parser, 3)
 
 
 def seconds(text: str) -> float:
@@ -71,7 +39,28 @@ def seconds(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace) -> None:
+@dataclass
+class Settings(RungFlag, DeviceFlags):
+    """The command's flags."""
+
+    model: str = flag(
+        ByDevice("random:gpt2", "data/tiny-gpt2"),
+        "a directory, a hub id, or random weights such as random:gpt2",
+        Kind(str, "MODEL"),
+    )
+    readers: int = flag(ByDevice(64, 8), "this many readers ask at once", COUNT)
+    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)
+    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
+    within: float = flag(
+        0.0,
+        "the readers ask at random moments of this time (default: %(default)s, all at once)",
+        Kind(seconds, "SECONDS"),
+    )
+    rounds: int = rounds_flag(3)
+
+
+def run(args: Settings) -> None:
     """Run every side in turn, say how each run went, and print a table; write a record if one is wanted.
 
     Raises StreamError if a reader is not served.
@@ -82,10 +71,10 @@ def run(args: argparse.Namespace) -> None:
     bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
 
     def record() -> Record:
-        return make_record("http", device, bandwidth, settings_of(args), samples)
+        return make_record("http", device, bandwidth, args.settings, samples)
 
     said("the server starts, and an engine is made here")
-    with Readers(args.clients) as readers, served(settings) as port, until_interrupted(args, samples):
+    with Readers(args.clients) as readers, served(settings) as port, args.until_interrupted(samples):
         engine = settings.make_engine()
         size = args.readers, args.prompt_tokens, args.max_new_tokens
         sides = Sides(engine, port(), readers, size, args.within)

@@ -4,20 +4,14 @@ Index tensors exist already, so this is the kernel and its launch alone. GB/s co
 once and written once.
 """
 
-import argparse
+from dataclasses import dataclass
 
 import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.append_time import BATCH_SIZES, time_appends
-from labkit.bench.commands.arguments import (
-    add_batch_sizes_argument,
-    add_count_argument,
-    add_device_arguments,
-    settings_of,
-)
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import COUNT, DeviceFlags, batch_sizes_flag
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
@@ -26,25 +20,28 @@ from labkit.results import AppendTime
 SMALL_SIZES = (1, 8, 64)  # on a CPU
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_device_arguments(parser)
-    add_batch_sizes_argument(parser, ByDevice(BATCH_SIZES, SMALL_SIZES), "are written together")
-    add_count_argument(parser, "--repeats", 15, "each form and size is measured this many times")
+@dataclass
+class Settings(DeviceFlags):
+    """The command's flags."""
+
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(
+        ByDevice(BATCH_SIZES, SMALL_SIZES), "are written together"
+    )
+    repeats: int = flag(15, "each form and size is measured this many times", COUNT)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     times: list[AppendTime] = []
-    with until_interrupted(args, times):
+    with args.until_interrupted(times):
         for batch_size in tqdm(args.batch_sizes, desc="B"):
             times += time_appends(batch_size, device, args.repeats)
     print(append_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
     if args.json:
-        settings = {**settings_of(args), "model": "none, a layer of GPT-2's"}
+        settings = {**args.settings, "model": "none, a layer of GPT-2's"}
         write_record(make_record("kv_append", device, bandwidth, settings, times), args.json)
 
 

@@ -3,8 +3,8 @@
 A round runs every rung twice: 00 01 … 01 00.
 """
 
-import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -12,16 +12,13 @@ import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    OWN_RECORD,
-    add_common_arguments,
-    add_rounds_argument,
-    add_rungs_argument,
-    add_workload_arguments,
+    RecordFlags,
+    WorkloadFlags,
     require_decoding,
-    settings_of,
+    rounds_flag,
+    rungs_flag,
     workload_of,
 )
-from labkit.bench.commands.interruption import mark_interrupted
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
@@ -39,15 +36,15 @@ ON_A_CPU = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser, record=OWN_RECORD)
-    add_rungs_argument(parser)
-    add_workload_arguments(parser)
-    add_rounds_argument(parser, 3)
+@dataclass
+class Settings(RecordFlags, WorkloadFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    rounds: int = rounds_flag(3)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
     require_decoding(args)
     device = pick_device(args.device)
@@ -56,12 +53,12 @@ def run(args: argparse.Namespace) -> None:
         print(ON_A_CPU)
     workload = workload_of(args)
     bandwidth = measure_bandwidth(workload.model.device)
-    runs = run_rungs(workload, args.rungs, args.rounds, partial(mark_interrupted, args))
+    runs = run_rungs(workload, args.rungs, args.rounds, args.mark_interrupted)
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
     samples = [run_sample(rung, workload, run, bandwidth.copy) for rung, made in runs.items() for run in made]
-    record = make_record("ladder", workload.model.device, bandwidth, settings_of(args), samples)
+    record = make_record("ladder", workload.model.device, bandwidth, args.settings, samples)
     print(ladder_table(record).to_string())
     print(f"Limit at {bandwidth}")
     write_own(record, path)

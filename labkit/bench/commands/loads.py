@@ -9,27 +9,25 @@ as many dependent kernels as a step of rung 10 has. An engine that cannot serve 
 reason.
 """
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    OWN_RECORD,
-    add_common_arguments,
-    add_count_argument,
-    add_rounds_argument,
-    add_rungs_argument,
-    batch,
+    BATCH,
+    COUNT,
+    RATE,
+    ModelFlags,
+    RecordFlags,
     model_of,
-    rate,
     require_decoding,
     require_positions,
-    settings_of,
+    rounds_flag,
+    rungs_flag,
 )
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.peers import peer_versions
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
@@ -48,33 +46,19 @@ LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
 OTHERS = (DYNAMIC, PADDED, CONTINUOUS, COMPILED, VLLM)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser, record=OWN_RECORD)
-    add_rungs_argument(parser, RUNGS)
-    add_count_argument(parser, "--num-requests", ByDevice(64, 8), "each load has this many requests")
-    add_count_argument(
-        parser, "--max-new-tokens", ByDevice(128, 16), "a request makes at most this many tokens"
-    )
-    add = parser.add_argument
-    add(
-        "--max-batch-size",
-        type=batch,
-        default=ByDevice(64, 8),
-        metavar="N",
-        help="at most this many requests are decoded together (default: %(default)s)",
-    )
-    add(
-        "--rate",
-        type=rate,
-        default=50.0,
-        metavar="R",
-        help="in `arrivals` this many requests arrive per second (default: %(default)s)",
-    )
-    add_rounds_argument(parser, 3)
+@dataclass
+class Settings(RecordFlags, ModelFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag(RUNGS)
+    num_requests: int = flag(ByDevice(64, 8), "each load has this many requests", COUNT)
+    max_new_tokens: int = flag(ByDevice(128, 16), "a request makes at most this many tokens", COUNT)
+    max_batch_size: int = flag(ByDevice(64, 8), "at most this many requests are decoded together", BATCH)
+    rate: float = flag(50.0, "in `arrivals` this many requests arrive per second", RATE)
+    rounds: int = rounds_flag(3)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Run every load through every engine that can serve it, print tables, and write a record.
 
     It is written after each load: if a long run is stopped, the loads before are kept. Raises OptionError if
@@ -94,11 +78,11 @@ def run(args: argparse.Namespace) -> None:
     bandwidth, versions = measure_bandwidth(device), peer_versions()
     samples, left_out, limits = [], {}, {}
 
-    def record_of(args: argparse.Namespace) -> LoadsRecord:
+    def record_of(args: Settings) -> LoadsRecord:
         found = {"limits": limits, "left_out": left_out, "versions": versions}
-        return make_record("loads", device, bandwidth, settings_of(args) | measured | found, samples)
+        return make_record("loads", device, bandwidth, args.settings | measured | found, samples)
 
-    with until_interrupted(args, samples):
+    with args.until_interrupted(samples):
         for name, workload in workloads.items():
             started = time.perf_counter()
             with tqdm(desc=name, unit=" runs") as bar:
@@ -116,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
     write_own(record, path)
 
 
-def load_workload(name: str, model: LanguageModel, args: argparse.Namespace) -> Workload:
+def load_workload(name: str, model: LanguageModel, args: Settings) -> Workload:
     """A load of the command's size. Prompts are kept where they begin alike, and only there.
 
     Raises OptionError if a prompt with its answer is longer than the model takes.

@@ -8,20 +8,18 @@ all requests. An engine that cannot serve the requests is named, with the reason
 """
 
 import argparse
-from functools import partial
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    OWN_RECORD,
-    add_common_arguments,
-    add_rounds_argument,
-    add_rungs_argument,
-    add_workload_arguments,
-    settings_of,
+    RecordFlags,
+    WorkloadFlags,
+    rounds_flag,
+    rungs_flag,
     workload_of,
 )
-from labkit.bench.commands.interruption import mark_interrupted
+from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import DecodeLimit, measure_bandwidth
 from labkit.bench.peers import (
@@ -53,21 +51,6 @@ OTHERS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser, record=OWN_RECORD)
-    add_rungs_argument(parser, RUNGS)
-    parser.add_argument(
-        "--others",
-        type=other_list,
-        default=",".join(OTHERS),
-        metavar="NAME,NAME,...",
-        help="these other engines run (default: %(default)s)",
-    )
-    add_workload_arguments(parser)
-    add_rounds_argument(parser, 3)
-
-
 def other_list(text: str) -> tuple[str, ...]:
     """The type of a flag that takes names of OTHERS separated by commas, each once."""
     names = tuple(text.split(","))
@@ -79,7 +62,18 @@ def other_list(text: str) -> tuple[str, ...]:
     return names
 
 
-def run(args: argparse.Namespace) -> None:
+@dataclass
+class Settings(RecordFlags, WorkloadFlags):
+    """The command's flags."""
+
+    rungs: tuple[str, ...] = rungs_flag(RUNGS)
+    others: tuple[str, ...] = flag(
+        tuple(OTHERS), "these other engines run", Kind(other_list, "NAME,NAME,...")
+    )
+    rounds: int = rounds_flag(3)
+
+
+def run(args: Settings) -> None:
     """Run labkit's rungs and the other engines in turn, print a table, and write a record.
 
     Raises OptionError unless all requests are there at the start and make all their tokens.
@@ -94,14 +88,12 @@ def run(args: argparse.Namespace) -> None:
     limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
         others = [OTHERS[name] for name in args.others]
-        ran = run_peers(
-            workload, args.rungs, args.rounds, bar.update, others, partial(mark_interrupted, args)
-        )
+        ran = run_peers(workload, args.rungs, args.rounds, bar.update, others, args.mark_interrupted)
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
     settings = {
-        **settings_of(args),
+        **args.settings,
         "left_out": ran.left_out,
         "static_cache_compiled": ran.compiled,
         "versions": peer_versions(),

@@ -1,20 +1,11 @@
 """profile: shows where a decode step's time goes, and how far the step is from the limit."""
 
-import argparse
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
-    add_batch_sizes_argument,
-    add_common_arguments,
-    add_count_argument,
-    add_rung_argument,
-    length,
-    model_of,
-    settings_of,
-)
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import COUNT, LENGTH, ModelFlags, RungFlag, batch_sizes_flag, model_of
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.limit import decode_limit, measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
@@ -26,22 +17,16 @@ from labkit.results import ProfiledStep
 from labkit.watch import steady_decode
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser)
-    add_rung_argument(parser)
-    add_batch_sizes_argument(parser, ByDevice((1, 8, 64), (1, 4, 16)))
-    parser.add_argument(
-        "--context",
-        type=length,
-        default=256,
-        metavar="N",
-        help="each prompt has this many tokens (default: %(default)s)",
-    )
-    add_count_argument(parser, "--steps", 30, "this many decode steps are timed for each batch size")
+@dataclass
+class Settings(ModelFlags, RungFlag):
+    """The command's flags."""
+
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
+    context: int = flag(256, "each prompt has this many tokens", LENGTH)
+    steps: int = flag(30, "this many decode steps are timed for each batch size", COUNT)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Time and profile a rung's decode step at each batch size, print reports, and write a record."""
     engine = InferenceEngine(
         model_of(args),
@@ -54,20 +39,18 @@ def run(args: argparse.Namespace) -> None:
     )
     bandwidth = measure_bandwidth(engine.device)
     samples: list[ProfiledStep] = []
-    with until_interrupted(args, samples):
+    with args.until_interrupted(samples):
         for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
             samples.append(measure(engine, batch_size, args, bandwidth.copy))
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
         report(sample)
     if args.json:
-        record = make_record("profile", engine.device, bandwidth, settings_of(args), samples)
+        record = make_record("profile", engine.device, bandwidth, args.settings, samples)
         write_record(record, args.json)
 
 
-def measure(
-    engine: InferenceEngine, batch_size: int, args: argparse.Namespace, bandwidth: float
-) -> ProfiledStep:
+def measure(engine: InferenceEngine, batch_size: int, args: Settings, bandwidth: float) -> ProfiledStep:
     """Time and profile decode steps at one batch size: step times, append paths, and one profiled step."""
     prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
     with steady_decode(engine, prompts):

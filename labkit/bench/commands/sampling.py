@@ -4,25 +4,22 @@ For each manner of sampling the two rungs run in turn, with one engine each for 
 decoding alone. One round is too few for a verdict.
 """
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
 from labkit.bench.commands.arguments import (
-    OWN_RECORD,
-    add_common_arguments,
-    add_count_argument,
-    add_rounds_argument,
-    batch,
+    BATCH,
+    COUNT,
+    ModelFlags,
+    RecordFlags,
     model_of,
     require_decoding,
     require_positions,
-    settings_of,
+    rounds_flag,
 )
-from labkit.bench.commands.defaults import ByDevice
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import measure_bandwidth
@@ -46,24 +43,17 @@ MANNERS: dict[str, tuple[dict[str, float], int | None]] = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser, record=OWN_RECORD)
-    add_count_argument(parser, "--num-requests", ByDevice(64, 16), "this many requests are served")
-    add_count_argument(
-        parser, "--max-new-tokens", ByDevice(256, 32), "a request makes at most this many tokens"
-    )
-    parser.add_argument(
-        "--max-batch-size",
-        type=batch,
-        default=ByDevice(64, 16),
-        metavar="N",
-        help="at most this many requests are decoded together (default: %(default)s)",
-    )
-    add_rounds_argument(parser, 4)
+@dataclass
+class Settings(RecordFlags, ModelFlags):
+    """The command's flags."""
+
+    num_requests: int = flag(ByDevice(64, 16), "this many requests are served", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 32), "a request makes at most this many tokens", COUNT)
+    max_batch_size: int = flag(ByDevice(64, 16), "at most this many requests are decoded together", BATCH)
+    rounds: int = rounds_flag(4)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Run each manner of sampling on both rungs in turn, print a table, and write a record.
 
     Raises OptionError if nothing is decoded, or if the texts are longer than the model takes.
@@ -77,17 +67,17 @@ def run(args: argparse.Namespace) -> None:
     engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
     samples: list[SamplingRun] = []
     num_runs = len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1)
-    with tqdm(total=num_runs, unit=" runs") as bar, until_interrupted(args, samples):
+    with tqdm(total=num_runs, unit=" runs") as bar, args.until_interrupted(samples):
         for name, workload in workloads.items():
             samples += runs_in_turn(name, workload, engines, args.rounds, bar.update)
-    record = make_record("sampling", device, measure_bandwidth(device), settings_of(args), samples)
+    record = make_record("sampling", device, measure_bandwidth(device), args.settings, samples)
     print(f"{model}, {args.num_requests} requests x {args.max_new_tokens} tokens")
     print(record.table().to_string())
     write_own(record, path)
 
 
 def manner_workload(
-    model: LanguageModel, args: argparse.Namespace, drawing: Mapping[str, float], num_drawing: int | None
+    model: LanguageModel, args: Settings, drawing: Mapping[str, float], num_drawing: int | None
 ) -> Workload:
     """Requests that are alike but for their seeds; the first `num_drawing` draw, or all of them."""
     greedy = SamplingParams(args.max_new_tokens, stop_on_eos=False)

@@ -7,21 +7,14 @@ prefill alone); tokens are counted as ids, never by encoding text again; decode 
 engine's decode steps. TTFT, TPOT and latency are a run's median; p50 and mean are over runs.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import mean, median
 
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
-    add_common_arguments,
-    add_run_arguments,
-    add_rung_argument,
-    add_workload_arguments,
-    settings_of,
-    workload_of,
-)
-from labkit.bench.commands.interruption import until_interrupted
+from labkit.bench.commands.arguments import RunFlags, workload_of
+from labkit.bench.commands.flags import flag
 from labkit.bench.limit import Bandwidth, measure_bandwidth
 from labkit.bench.profile import write_trace
 from labkit.bench.record import make_record, write_record
@@ -31,21 +24,18 @@ from labkit.ladder import LADDER
 from labkit.results.runs import Run, RungRun, total_paths
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser)
-    add_rung_argument(parser)
-    add_workload_arguments(parser)
-    add_run_arguments(parser)
-    parser.add_argument(
-        "--mode",
+@dataclass
+class Settings(RunFlags):
+    """The command's flags."""
+
+    mode: str = flag(
+        "online",
+        "requests join and leave the batch at any step (default: %(default)s, the only one)",
         choices=("online",),
-        default="online",
-        help="requests join and leave the batch at any step (default: %(default)s, the only one)",
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Run the workload on a rung several times and print a summary; write what was asked for."""
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
@@ -58,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def repeat(
-    args: argparse.Namespace, workload: Workload, run_once: Callable[[Callable[[int], object]], Run]
+    args: Settings, workload: Workload, run_once: Callable[[Callable[[int], object]], Run]
 ) -> list[Run]:
     """Make the warm-up runs and the measured runs, with one progress bar; return the measured ones, after
     Ctrl-C those that are complete."""
@@ -66,7 +56,7 @@ def repeat(
     count = args.warmup_runs + args.repeat_runs
     total = count * sum(workload.max_new_tokens)
     desc = f"{args.warmup_runs} + {args.repeat_runs} runs"
-    with tqdm(total=total, unit=" tokens", desc=desc) as bar, until_interrupted(args, runs):
+    with tqdm(total=total, unit=" tokens", desc=desc) as bar, args.until_interrupted(runs):
         for number in range(count):
             made = run_once(bar.update)
             if number >= args.warmup_runs:
@@ -74,7 +64,7 @@ def repeat(
     return runs
 
 
-def print_summary(runs: Sequence[Run], args: argparse.Namespace) -> None:
+def print_summary(runs: Sequence[Run], args: Settings) -> None:
     """Print the lines of the write-ups' summary."""
 
     def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
@@ -111,7 +101,7 @@ def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: Bandwidth) -
 
 def finish(
     kind: str,
-    args: argparse.Namespace,
+    args: Settings,
     workload: Workload,
     engine: InferenceEngine,
     runs: Sequence[Run],
@@ -120,9 +110,9 @@ def finish(
     """Write the record and the trace, if they are asked for; no trace of an engine that was interrupted."""
     if args.json:
         samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
-        write_record(make_record(kind, engine.device, bandwidth, settings_of(args), samples), args.json)
+        write_record(make_record(kind, engine.device, bandwidth, args.settings, samples), args.json)
         print(f"Record: {args.json}")
-    if args.profile and "interrupted" not in args:
+    if args.profile and not args.interrupted:
         path = args.profile / f"{kind}_rung{args.rung}.json"
         prompts = workload.prompt_ids()[: workload.scheduler.max_batch_size]
         write_trace(engine, prompts, path)

@@ -8,20 +8,12 @@ whole and in its two parts; tokens are counted as ids; ITL pools the gaps of all
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkit.bench.commands.arguments import (
-    add_common_arguments,
-    add_count_argument,
-    add_run_arguments,
-    add_rung_argument,
-    add_workload_arguments,
-    positive,
-    whole_number,
-    workload_of,
-)
+from labkit.bench.commands.arguments import COUNT, RunFlags, whole_number, workload_of
+from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
@@ -32,43 +24,6 @@ from labkit.results.latency import PERCENTILES
 from labkit.results.runs import Run
 
 AN_HOUR, MOST_THREADS = 3_600_000, 10_000
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser)
-    add_rung_argument(parser)
-    add_workload_arguments(parser)
-    add_run_arguments(parser)
-    add = parser.add_argument
-    add(
-        "--tokenize-workers",
-        type=whole_number(0, 256),
-        default=0,
-        metavar="N",
-        help="this many threads tokenize; with 0, the thread that submits does (default: %(default)s)",
-    )
-    add(
-        "--submit-interval-ms",
-        type=milliseconds,
-        default=0.0,
-        metavar="MS",
-        help="a request arrives this long after the one before; with 0, all arrive together "
-        "(default: %(default)s)",
-    )
-    add(
-        "--max-inflight-requests",
-        type=positive,
-        metavar="N",
-        help="at most this many requests are unfinished; more are refused (default: any number)",
-    )
-    add_count_argument(parser, "--stream-interval", 1, "a chunk has this many tokens")
-    add(
-        "--consumers",
-        choices=CONSUMERS,
-        default="threads",
-        help="each request has a thread, or a task of one event loop (default: %(default)s)",
-    )
 
 
 def milliseconds(text: str) -> float:
@@ -82,7 +37,28 @@ def milliseconds(text: str) -> float:
     return value
 
 
-def run(args: argparse.Namespace) -> None:
+@dataclass
+class Settings(RunFlags):
+    """The command's flags."""
+
+    tokenize_workers: int = flag(
+        0, "this many threads tokenize; with 0, the thread that submits does", Kind(whole_number(0, 256), "N")
+    )
+    submit_interval_ms: float = flag(
+        0.0,
+        "a request arrives this long after the one before; with 0, all arrive together",
+        Kind(milliseconds, "MS"),
+    )
+    max_inflight_requests: int | None = flag(
+        None, "at most this many requests are unfinished; more are refused (default: any number)", COUNT
+    )
+    stream_interval: int = flag(1, "a chunk has this many tokens", COUNT)
+    consumers: str = flag(
+        "threads", "each request has a thread, or a task of one event loop", choices=CONSUMERS
+    )
+
+
+def run(args: Settings) -> None:
     """Serve the workload on a rung several times and print a summary; write what was asked for.
 
     Raises OptionError for more threads than MOST_THREADS.

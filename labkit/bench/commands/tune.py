@@ -5,13 +5,15 @@ and deleting it brings back labkit's own tiles. A product that the search has no
 """
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import torch
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import add_common_arguments, batch, positive, settings_of
+from labkit.bench.commands.arguments import BATCH, COUNT, ModelFlags
+from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import try_writing
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -26,27 +28,15 @@ from labkit.model import load_model
 from labkit.results.tiles import TunedTile, tiles_table
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
-    add_common_arguments(parser)
-    add = parser.add_argument
-    add(
-        "--seconds",
-        type=positive,
-        default=60,
-        metavar="N",
-        help="the search lasts this many seconds (default: %(default)s)",
-    )
-    add(
-        "--max-batch-size",
-        type=batch,
-        default=64,
-        metavar="N",
-        help="engines to come decode at most this many requests together (default: %(default)s)",
-    )
+@dataclass
+class Settings(ModelFlags):
+    """The command's flags."""
+
+    seconds: int = flag(60, "the search lasts this many seconds", COUNT)
+    max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: Settings) -> None:
     """Search the tiles of the model's products, print them, keep them, and write a record if asked for.
 
     Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file that
@@ -72,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
     if args.json:
-        settings = {**settings_of(args), "dtype": name_of(dtype)}
+        settings = {**args.settings, "dtype": name_of(dtype)}
         samples = [sample_of(each) for each in found]
         write_record(make_record("tiles", device, measure_bandwidth(device), settings, samples), args.json)
 

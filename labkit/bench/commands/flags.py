@@ -1,0 +1,117 @@
+"""A command's flags as a dataclass: each field is a flag, and an object holds a command line's values."""
+
+import argparse
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from labkit.options import EngineOptions
+
+
+@dataclass(frozen=True)
+class ByDevice:
+    """A flag's default: one value on a GPU, another on a CPU, which takes a small model and small batches."""
+
+    on_gpu: object
+    on_cpu: object
+
+    def __str__(self) -> str:
+        return f"{as_written(self.on_gpu)}; on a CPU {as_written(self.on_cpu)}"
+
+
+class Kind(NamedTuple):
+    """What a flag takes: `convert` makes it of a text, or raises ArgumentTypeError; `shown` stands for it."""
+
+    convert: Any
+    shown: str
+
+
+TEXT = Kind(str, "TEXT")
+
+
+def flag(default: Any, what: str, kind: Kind = TEXT, *, choices: Any = None, also: str | None = None) -> Any:
+    """A field that is a flag; False as default makes a switch.
+
+    what: the sentence of --help, to which the default is added unless it says it. also: another name.
+    """
+    return field(default=default, metadata={"what": what, "kind": kind, "choices": choices, "also": also})
+
+
+@dataclass
+class Flags:
+    """What the flags of every command share. interrupted: whether Ctrl-C ended the measurement early."""
+
+    interrupted: bool = field(default=False, init=False)
+
+    @classmethod
+    def flags(cls) -> list[Field]:
+        """The fields that are flags."""
+        return [each for each in fields(cls) if each.metadata]
+
+    @classmethod
+    def add_to(cls, parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each field."""
+        for each in cls.flags():
+            add_flag(parser, f"--{each.name.replace('_', '-')}", each.default, **each.metadata)
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, device: torch.device) -> tuple["Flags", str]:
+        """The values of a command line, on this device; and the flags that a CPU took by itself, as they are
+        written on a command line."""
+        values = {each.name: getattr(args, each.name) for each in cls.flags()}
+        taken = []
+        for name, value in values.items():
+            if isinstance(value, ByDevice):
+                values[name] = value.on_cpu if device.type == "cpu" else value.on_gpu
+                taken.append(f"--{name.replace('_', '-')} {as_written(values[name])}")
+        return cls(**values), " ".join(taken) if device.type == "cpu" else ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The values as a record has them."""
+        values = {each.name: getattr(self, each.name) for each in self.flags() if each.name != "json"}
+        marked = {"interrupted": True} if self.interrupted else {}
+        plain = {n: str(v) if isinstance(v, Path | EngineOptions) else v for n, v in values.items()}
+        return plain | marked
+
+    def mark_interrupted(self) -> None:
+        """Note that Ctrl-C ended the measurement early."""
+        self.interrupted = True
+
+    @contextmanager
+    def until_interrupted(self, made: Sized) -> Iterator[None]:
+        """A block that measures until it is done or Ctrl-C ends it; the command goes on with what is `made`.
+
+        Raises KeyboardInterrupt if that is nothing.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            if not len(made):
+                raise
+            self.mark_interrupted()
+
+
+def add_flag(
+    parser: argparse.ArgumentParser, name: str, default: Any, what: str, kind: Kind, choices: Any, also: Any
+) -> None:
+    """Add what a field says to a parser."""
+    if default is False:
+        parser.add_argument(name, action="store_true", help=what)
+        return
+    if default is not None and "(default:" not in what:
+        what += " (default: %(default)s)"
+    names = [name, also] if also else [name]
+    about = {"choices": choices} if choices else {"type": kind.convert, "metavar": kind.shown}
+    # A list is text, as on a command line, so that --help shows it as it is written.
+    shown = as_written(default) if isinstance(default, tuple) else default
+    parser.add_argument(*names, default=shown, help=what, **about)
+
+
+def as_written(value: object) -> str:
+    """A value as it is written on a command line: "1,8,64"."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
