@@ -40,20 +40,15 @@ devices = pytest.mark.parametrize(
         pytest.param("cuda", marks=pytest.mark.cuda),
     ],
 )
-EMBED = pytest.mark.parametrize(
-    "embed",
-    [
-        pytest.param(embed_slots_plain, id="plain"),
-        pytest.param(embed_slots_triton, id="triton", marks=needs_triton),
-    ],
-)
-ADVANCE = pytest.mark.parametrize(
-    "advance",
-    [
-        pytest.param(greedy_advance_plain, id="plain"),
-        pytest.param(greedy_advance_triton, id="triton", marks=needs_triton),
-    ],
-)
+
+
+def twins(name: str, plain: Callable, triton: Callable) -> pytest.MarkDecorator:
+    cases = [pytest.param(plain, id="plain"), pytest.param(triton, id="triton", marks=needs_triton)]
+    return pytest.mark.parametrize(name, cases)
+
+
+EMBED = twins("embed", embed_slots_plain, embed_slots_triton)
+ADVANCE = twins("advance", greedy_advance_plain, greedy_advance_triton)
 
 
 @pytest.fixture(autouse=True)
@@ -156,14 +151,6 @@ def test_embedding_leaves_slots_as_they_were(embed: Callable):
 
 
 @EMBED
-def test_the_same_slot_may_be_named_by_several_rows(embed: Callable):
-    """Nobody's, which pads a batch."""
-    case = make_embedding() | {"slot_mapping": torch.tensor([2, 5, 5, 5], device=KERNEL_DEVICE)}
-    x, _ = embed(**case)
-    assert torch.equal(x[1], x[2]) and torch.equal(x[1], x[3]) and not torch.equal(x[0], x[1])
-
-
-@EMBED
 def test_no_rows_are_no_embeddings(embed: Callable):
     case = make_embedding()
     x, statistics = embed(**case | {"slot_mapping": case["slot_mapping"][:0]})
@@ -179,7 +166,7 @@ def make_slots(B: int, device: str = KERNEL_DEVICE) -> dict[str, Tensor]:
     """B requests in 2 * B + 1 slots: every second one, backwards; the last slot is nobody's."""
     S = 2 * B + 1
     slots = {
-        "slot_mapping": torch.arange(S - 2, 0, -2, device=device),
+        "slot_mapping": 1 + 2 * torch.arange(B, device=device).flip(0),
         "last_token_ids": torch.full((S,), UNTOUCHED, dtype=torch.int64, device=device),
         "context_lens": torch.arange(S, dtype=torch.int32, device=device),
     }
@@ -218,20 +205,6 @@ def assert_advances(advance: Callable, logits: Tensor, slots: dict, tokens: list
     assert slots["context_lens"].tolist() == lens
 
 
-@pytest.mark.slow
-@dtypes
-@devices
-@pytest.mark.parametrize("B, V", [(1, 1), (3, 17), (2, 100)], ids=str)
-@ADVANCE
-def test_the_likeliest_token_goes_to_its_slot(
-    advance: Callable, B: int, V: int, device: str, dtype: torch.dtype
-):
-    logits = random_logits(B, V, dtype, device)
-    before = logits.clone()
-    assert_advances(advance, logits, make_slots(B, device), logits.float().cpu().argmax(1).tolist())
-    assert torch.equal(logits, before)
-
-
 @ADVANCE
 def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
     """In a piece and in different ones, at their edges too."""
@@ -243,22 +216,6 @@ def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
     logits[0, [0]] = -1.0
     expected = [1, *list(rows)[1:], 0]  # -0 ties with 0; of a flat row it is the first, too
     assert_advances(advance, logits, make_slots(len(logits)), expected)
-
-
-@pytest.mark.slow
-@dtypes
-@pytest.mark.parametrize("place", [0, 39])
-@pytest.mark.parametrize("bad", [math.nan, math.inf], ids=str)
-@ADVANCE
-def test_a_row_that_is_not_finite_has_no_token_and_spoils_no_other(
-    advance: Callable, bad: float, place: int, dtype: torch.dtype
-):
-    logits = random_logits(4, 40, dtype)
-    expected = tokens_by_python(logits)
-    logits[1, place] = bad
-    assert_advances(advance, logits, make_slots(4), [expected[0], NO_TOKEN, *expected[2:]])
-    logits.fill_(bad)
-    assert_advances(advance, logits, make_slots(4), [NO_TOKEN] * 4)
 
 
 @pytest.mark.skipif(triton_status().mode != "interpreter", reason="changes how the interpreter compares")
@@ -312,13 +269,6 @@ def test_the_slot_of_nobody_never_moves(advance: Callable):
     assert slots["last_token_ids"][[1, 2, 4, 5, 6, 7]].eq(UNTOUCHED).all()
 
 
-@ADVANCE
-def test_no_rows_have_no_tokens(advance: Callable):
-    slots = make_slots(2)
-    slots["slot_mapping"] = slots["slot_mapping"][:0]
-    assert_advances(advance, random_logits(0, 40), slots, [])
-
-
 VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, math.inf])
 
 
@@ -327,17 +277,19 @@ VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, ma
 @settings(max_examples=40)
 @given(data=st.data())
 def test_any_logits_give_the_tokens_and_slots_of_the_twin(data: st.DataObject):
-    B, V = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 70))
+    B, V = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 70))
     dtype = data.draw(st.sampled_from(DTYPES))
     logits = random_logits(B, V, dtype, seed=data.draw(st.integers(0, 99))).round()  # many tie
-    row, column = st.integers(0, B - 1), st.integers(0, V - 1)
-    for b, v, value in data.draw(st.lists(st.tuples(row, column, VALUES), max_size=6)):
+    row, column = st.integers(0, max(0, B - 1)), st.integers(0, V - 1)
+    for b, v, value in data.draw(st.lists(st.tuples(row, column, VALUES), max_size=6 if B else 0)):
         logits[b, v] = value
-    if data.draw(st.booleans()):
+    if B and data.draw(st.booleans()):
         logits[data.draw(row)] = data.draw(VALUES)
     expected = tokens_by_python(logits)
+    before = logits.clone()
     for advance in (greedy_advance_plain, greedy_advance_triton):
         assert_advances(advance, logits, make_slots(B), expected)
+    torch.testing.assert_close(logits, before, rtol=0, atol=0, equal_nan=True)
 
 
 # --- what the wrappers refuse ----------------------------------------------------------------------
@@ -396,15 +348,6 @@ def test_on_a_gpu_a_whole_vocabulary_has_the_tokens_of_torch(width: int, B: int,
         assert bad is not None or (logits == largest).sum(1).max() > 1  # they tie
         assert (expected[B // 2] == NO_TOKEN) == (bad is math.nan or bad is math.inf)
         assert_advances(greedy_advance_triton, logits, make_slots(B, "cuda"), expected)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("B", [1, 8, 64])
-def test_on_a_gpu_without_ties_both_twins_have_the_tokens_of_torch(B: int):
-    logits = torch.stack([torch.randperm(V, device="cuda") for _ in range(B)]).float()
-    expected = logits.max(dim=1).indices.tolist()
-    for advance in (greedy_advance_plain, greedy_advance_triton):
-        assert_advances(advance, logits, make_slots(B, "cuda"), expected)
 
 
 @pytest.mark.cuda

@@ -115,14 +115,7 @@ def linear_residual(
     residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch, tile=tile)
 
 
-def attention(
-    form: str,
-    D: int,
-    block_size: int,
-    dtype: torch.dtype,
-    B: int = 8,
-    splits: int = 1,
-) -> None:
+def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8, splits: int = 1) -> None:
     H, S, M = 12, B + 1, 1024 // block_size
     query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
     cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
