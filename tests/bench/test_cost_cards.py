@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from helpers import ENGINES, make_engine, small_model
+from helpers import every_engine, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine
 from labkit.bench import cost_card
@@ -79,7 +79,7 @@ def expected_of(options, num_layers: int, B: int, positions: str) -> Expected:
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", ["equal", "ragged"])
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_a_step_costs_what_its_source_says(options, batch_size, positions):
     B = batch_size
     card = card_of(B, lengths=(4,) if positions == "equal" else (3, 5), options=options)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import ENGINES
+from helpers import every_engine
 
 from labkit import LADDER
 from labkit.bench import host_engine, time_host_steps
@@ -12,7 +12,7 @@ from labkit.watch import capture, steady_decode
 OPTIONS = LADDER["00"].options
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_the_books_are_kept_as_with_a_model(options):
     engine = host_engine(options, 3, "cpu")
     with steady_decode(engine, [list(range(8))] * 3, max_new_tokens=20):

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import (
-    ENGINES,
     GREEDY,
     SEEDED,
     Boom,
     ByteTokenizer,
     assert_no_block_is_lost,
+    every_engine,
     failing,
     make_engine,
     run,
@@ -66,7 +66,7 @@ def held_by(engine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_call", [0, 2, 5])
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):
     """Three of four requests take a block in each of two layers; for one of the six there is none. (Where one
     table serves both layers, for one of three.)"""
@@ -187,7 +187,7 @@ def test_a_stream_tells_of_broken_logits_in_its_last_piece(monkeypatch):
     assert "".join(c.text for c in [*chunks, last]) == last.completion.text
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_a_position_without_numbers_ends_only_a_text_that_reaches_it(options):
     """A shorter prompt beside it has pads there."""
     model = copy.deepcopy(small_model())

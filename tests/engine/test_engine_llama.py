@@ -56,7 +56,9 @@ def test_its_tokens_are_those_of_the_dense_model_and_of_transformers_on_every_ru
 @pytest.mark.slow
 @needs_interpreter
 @configs
-@pytest.mark.parametrize("number", ["03", "08", "09", "11", "13", "14"])
+@pytest.mark.parametrize(
+    "number", ["09", "13", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("03", "08", "11", "14"))]
+)
 def test_its_tokens_are_the_same_through_triton_kernels(model, expected, number):
     """With chunks of a prompt beside decode steps, and shares of several pieces."""
     options = replace(LADDER[number].options, attention="triton")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import ENGINES, assert_no_block_is_lost, make_engine, spoil_keys, tokens_of
+from helpers import assert_no_block_is_lost, engines_by_day, make_engine, spoil_keys, tokens_of
 
 from labkit import (
     LADDER,
@@ -34,7 +34,6 @@ EACH = [
     SamplingParams(10, stop_on_eos=False, temperature=1.2, seed=2, logprobs=0),
     SamplingParams(11, stop_on_eos=False, min_p=0.1, temperature=0.7, seed=8),
 ]
-needs_all = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 
 
 @torch.inference_mode()
@@ -70,7 +69,7 @@ def check_all(engine: InferenceEngine, prompts: Sequence, each: Sequence[Samplin
 
 
 @pytest.mark.slow
-@needs_all
+@engines_by_day
 def test_they_are_those_of_transformers_for_gpt2(tiny, options):
     """Greedy, drawn and filtered; whole prompts and parts of them from the prefix cache; beside requests that
     ask for none; and with a stop string whose tokens have them, too."""

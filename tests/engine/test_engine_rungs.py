@@ -4,7 +4,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from helpers import CONFIG, ENGINES, SEEDED, assert_no_block_is_lost, make_engine, small_model, tokens_of
+from helpers import (
+    CONFIG,
+    ENGINES,
+    SEEDED,
+    assert_no_block_is_lost,
+    every_engine,
+    make_engine,
+    small_model,
+    tokens_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +22,6 @@ from labkit.bench import dense_tokens, transformers_tokens
 
 pytestmark = pytest.mark.slow
 
-engines = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 RUNG_00 = LADDER["00"].options
 
 # --- the trained model -----------------------------------------------------------------------------
@@ -41,7 +49,7 @@ def trained_engine(tiny, options) -> InferenceEngine:
     return make_engine(tiny, options, block_size=4, max_batch_size=8, prefill_max_batch_size=1)
 
 
-@engines
+@every_engine
 def test_greedy_tokens_are_those_of_the_dense_model_and_of_transformers(tiny, ragged, greedy_tokens, options):
     engine = trained_engine(tiny, options)
     params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
@@ -52,7 +60,7 @@ def test_greedy_tokens_are_those_of_the_dense_model_and_of_transformers(tiny, ra
     assert_no_block_is_lost(engine)
 
 
-@engines
+@every_engine
 def test_a_stop_string_ends_a_request_at_the_same_token_on_every_rung(tiny, ragged, greedy_tokens, options):
     """A string that begins in one token and ends in the next, for every second request."""
     each, expected = [], []
@@ -82,7 +90,7 @@ def sampled(tiny, prompts, options) -> list[tuple[int, ...]]:
     return tokens_of(trained_engine(tiny, options).generate(prompts, each))
 
 
-@engines
+@every_engine
 def test_sampled_tokens_of_a_seed_are_those_of_rung_00(tiny, ragged, sampled_tokens, options):
     assert sampled(tiny, ragged, options) == sampled_tokens
     assert sampled_tokens[0] != sampled_tokens[5][:8]  # the same prompt, another seed
@@ -235,7 +243,7 @@ WRITES = {
 }
 
 
-@engines
+@every_engine
 def test_a_schedule_in_which_everything_happens_is_the_same_and_takes_the_rungs_paths(options):
     """Copies, where blocks are shared before they are full, boundaries, a preemption, evictions and a
     cancellation; each way to write."""

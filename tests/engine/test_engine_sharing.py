@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from helpers import ENGINES, GREEDY, SEEDED, make_engine, tokens_alone
+from helpers import GREEDY, SEEDED, engines_by_day, make_engine, tokens_alone
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def shared_numbers(engine) -> dict[int, torch.Tensor]:
     return numbers
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@engines_by_day
 def test_what_is_shared_is_never_written_and_a_hit_gives_the_tokens_of_a_miss(options):
     dice = random.Random(3)
     engine = make_engine(options=options, max_blocks_per_layer=12, max_prefix_entries=4, max_batch_size=3)

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
-from helpers import ENGINES, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
+from helpers import (
+    Boom,
+    assert_no_block_is_lost,
+    engines_by_day,
+    failing,
+    make_engine,
+    tokens_alone,
+    tokens_of,
+)
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,7 +33,6 @@ from labkit.ladder import HIDDEN_LATENCY
 pytestmark = pytest.mark.slow
 SCHEDULES = settings(max_examples=40, stateful_step_count=30)  # of each engine
 
-BY_DAY = ("00", "02", "05", "07", "10", "12", "14")  # all others at night
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
@@ -213,13 +220,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert_no_block_is_lost(self.engine)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(options, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
-        for name, options in ENGINES.items()
-    ],
-)
+@engines_by_day
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(lambda: EngineMachine(options), settings=SCHEDULES)
 

@@ -5,26 +5,26 @@ import threading
 import pytest
 import torch
 from devices import CPU, CUDA
-from helpers import ENGINES, GREEDY, SEEDED, small_model, tokens_of
+from helpers import GREEDY, SEEDED, engines_by_day, small_model, tokens_of
 from streaming_helpers import TIMEOUT, labkit_threads, start, tokens_in
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import StreamingServer
+from labkit.options import EngineOptions
 
 pytestmark = pytest.mark.slow
 
 devices = pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=pytest.mark.cuda)], ids=str)
-rungs = pytest.mark.parametrize("rung", ENGINES)
 # One's prompts begin with the other's, and are not the same.
 PROMPTS = [[(1, 2, 3), (5, 6), (1, 2, 3, 4, 5)], [(1, 2, 3, 9), (5, 6), (8,)]]
 EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(24)]
 
 
-def engine_of(rung: str, device: torch.device) -> InferenceEngine:
+def engine_of(options: EngineOptions, device: torch.device) -> InferenceEngine:
     """Both have the same weights: the very same tensors."""
     return InferenceEngine(
         small_model(),
-        ENGINES[rung],
+        options,
         device=device,
         dtype=torch.float32,
         cache=CacheConfig(block_size=4, max_blocks_per_layer=12),
@@ -32,16 +32,16 @@ def engine_of(rung: str, device: torch.device) -> InferenceEngine:
     )
 
 
-def alone(rung: str, device: torch.device) -> list[list[tuple[int, ...]]]:
+def alone(options: EngineOptions, device: torch.device) -> list[list[tuple[int, ...]]]:
     """What each of the two gives when the other one does nothing."""
-    return [tokens_of(engine_of(rung, device).generate(prompts, EACH_PARAMS)) for prompts in PROMPTS]
+    return [tokens_of(engine_of(options, device).generate(prompts, EACH_PARAMS)) for prompts in PROMPTS]
 
 
 @devices
-@rungs
-def test_two_engines_in_two_threads_give_the_tokens_that_each_gives_alone(rung, device):
-    expected, both_are_there = alone(rung, device), threading.Barrier(2)
-    engines = [engine_of(rung, device) for _ in PROMPTS]
+@engines_by_day
+def test_two_engines_in_two_threads_give_the_tokens_that_each_gives_alone(options, device):
+    expected, both_are_there = alone(options, device), threading.Barrier(2)
+    engines = [engine_of(options, device) for _ in PROMPTS]
 
     def generate(which):
         both_are_there.wait(TIMEOUT)
@@ -54,10 +54,10 @@ def test_two_engines_in_two_threads_give_the_tokens_that_each_gives_alone(rung, 
 
 
 @devices
-@pytest.mark.parametrize("rung", ["00", "05", "07", "10"])
-def test_two_servers_at_once_give_the_tokens_that_each_engine_gives_alone(rung, device):
-    expected = alone(rung, device)
-    servers = [StreamingServer(engine_of(rung, device)) for _ in PROMPTS]
+@engines_by_day
+def test_two_servers_at_once_give_the_tokens_that_each_engine_gives_alone(options, device):
+    expected = alone(options, device)
+    servers = [StreamingServer(engine_of(options, device)) for _ in PROMPTS]
     try:
         streams = [
             [server.submit(*each) for each in zip(prompts, EACH_PARAMS, strict=True)]

@@ -10,10 +10,10 @@ from itertools import count
 
 import pytest
 from helpers import (
-    ENGINES,
     GREEDY,
     SEEDED,
     assert_no_block_is_lost,
+    every_engine,
     make_engine,
     tokens_by_request,
     tokens_of,
@@ -230,7 +230,7 @@ def test_a_guard_whose_proof_fails_is_broken():
         pass
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_an_engine_goes_with_its_last_user_and_not_at_some_garbage_collection(options):
     """One that waits for it could go, with its graphs, in the middle of another's capture, and spoil it."""
     engine = make_engine(options=options)

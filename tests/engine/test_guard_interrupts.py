@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 import torch
 from helpers import (
-    ENGINES,
     GREEDY,
     SEEDED,
     assert_no_block_is_lost,
+    engines_by_day,
     make_engine,
     run,
     tokens_by_request,
@@ -51,7 +51,7 @@ def lines_of(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@engines_by_day
 def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
     numbers = random.Random(0).sample(range(1, lines_of(options)), 15)
     engine = make_engine(options=options, **PRESSED)
@@ -70,7 +70,7 @@ def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@engines_by_day
 def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
     rng = random.Random(1)
     engine = make_engine(options=options, **PRESSED)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from bad_values import refused
-from helpers import CONFIG, ENGINES, make_engine, small_model, tokens_alone
+from helpers import CONFIG, every_engine, make_engine, small_model, tokens_alone
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import sizes
@@ -89,7 +89,7 @@ def test_a_system_that_does_not_say_its_memory_limits_nothing(monkeypatch):
     assert sizes.memory_of(CPU) >= 2**62
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_an_engine_may_have_fewer_positions_than_its_model(options):
     engine = make_engine(options=options, max_positions=11)
     assert (engine.max_positions, engine.kv_manager.max_blocks_per_seq) == (11, 3)

@@ -46,6 +46,17 @@ ENGINES = (
 )
 
 
+# One of each way through the code; all others run at night.
+BY_DAY = ("00", "02", "05", "07", "10", "12", "14")
+every_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+engines_by_day = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
+        for name, options in ENGINES.items()
+    ],
+)
+
 # Tokens that are read one step behind: rung 10, and with rung 06's parts, which have a table for each layer.
 AHEAD = {"rung 10": OVERLAP, "rung 06's parts": replace(DEVICE_RESIDENT_STATE, readback="one_behind")}
 ahead = pytest.mark.parametrize("options", AHEAD.values(), ids=AHEAD)

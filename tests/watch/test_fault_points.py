@@ -1,7 +1,7 @@
 """Every rung has a point for each thing that can fail in its step, and a new watch point is one by itself."""
 
 import pytest
-from helpers import ENGINES, make_engine
+from helpers import ENGINES, every_engine, make_engine
 
 from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OptionError
@@ -22,7 +22,7 @@ THINGS = {
 }
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_every_rung_has_a_point_for_each_thing_that_can_fail(options):
     """A first token is drawn on the host up to rung 12; the others there, or on the device."""
     points = fault_points(make_engine(options=options))

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 import pytest
-from helpers import ENGINES, make_engine, tokens_alone, tokens_of
+from helpers import every_engine, make_engine, tokens_alone, tokens_of
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
@@ -55,7 +55,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
     assert all(field.default in CHOICES[field.name] for field in fields(EngineOptions))
 
 
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
     engine = make_engine(options=options)
     step, manager = engine.decode_step, engine.kv_manager
@@ -80,7 +80,7 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
 
 
 @needs_triton
-@pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
+@every_engine
 def test_with_triton_attention_every_part_that_has_a_kernel_is_one(options):
     """Its plain twin would make the same tokens."""
     step = make_engine(options=replace(options, attention="triton")).decode_step
