@@ -9,10 +9,6 @@ from labkit.errors import OptionError
 NUM_STEPS = 3
 
 
-def cat_of(name: str) -> str:
-    return "gpu_memcpy" if "Memcpy" in name else "kernel"
-
-
 def trace_of(step: list[tuple[str, float, float]], length: float) -> list[dict]:
     """A step's events (name, start, duration), WARMUP_STEPS + NUM_STEPS times, `length` apart."""
     return [

@@ -39,8 +39,7 @@ def plain_kernel(
         block = tl.load(row_ptr + at // BLOCK_SIZE)
         if WRONG == "first block":
             block = tl.load(row_ptr)
-        if WRONG != "32 bits":
-            block = block.to(tl.int64)
+        block = block.to(tl.int64)
         head = h
         if WRONG == "one head":
             head = h * 0

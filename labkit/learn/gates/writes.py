@@ -292,39 +292,29 @@ class IndexTensors(OperatorMode):
 # --- far away -------------------------------------------------------------------------------------------
 
 
-def far_pool(device: torch.device) -> Tensor | None:
-    """A pool of bytes [FAR_BLOCK + 1, 2, H, block_size, D] whose last block begins 2**32 numbers behind the
-    first: with an index of 32 bits it is block 0. Its memory is only reserved; a few pages are touched.
-    None where 4.3 GB cannot be reserved: then nothing is proven."""
-    try:
-        pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.uint8, device=device)
-    except RuntimeError:
-        return None
-    for block in (0, 1, FAR_BLOCK):
-        pool[block] = 0
-    return pool
-
-
-def check_far(pool: Tensor, slot: int, what: str, stride: str) -> None:
-    """Raise BrokenContract unless the slot of the far block of a `far_pool` holds 7s."""
-    if not (pool[FAR_BLOCK, :, :, slot] == 7).all():
-        at = "in block 0" if pool[0].any() else "not there"
-        raise BrokenContract(
-            f"a place in a large pool is found: {what}, whose numbers begin 2**32 behind the pool's first, "
-            f"what was written is {at}. `block * {stride}` needs 64 bits: `.to(tl.int64)` the block after "
-            "its load."
-        )
-
-
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A block past the 2**32nd number of the pool is found."""
+    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
+
+    The pool's memory is only reserved; a few pages are touched. Where 4.3 GB cannot be reserved, nothing is
+    proven.
+    """
     kv_write, device = _built(build)
     for case in FAR_CASES:
-        if (pool := far_pool(device)) is None:
+        try:
+            pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.uint8, device=device)
+        except RuntimeError:
             return
+        for block in (0, 1, FAR_BLOCK):
+            pool[block] = 0
         k_layer, v_layer = pool.unbind(1)
         new = torch.full((2, case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
         with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
             kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        check_far(pool, case.pos[0], str(case), "stride")
+        if not (pool[FAR_BLOCK, :, :, case.pos[0]] == 7).all():
+            at = "in block 0" if pool[0].any() else "not there"
+            raise BrokenContract(
+                f"a place in a large pool is found: {case}, whose numbers begin 2**32 behind the pool's "
+                f"first, what was written is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the block "
+                "after its load."
+            )

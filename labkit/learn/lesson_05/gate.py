@@ -1,6 +1,5 @@
 """Lesson 05: what a manager must hold whose records are counted up in place."""
 
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -10,18 +9,14 @@ from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started, undo
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
-from labkit.learn.gates.gate import Build, Gate, raised, small_model
+from labkit.learn.gates.gate import Build, Gate
 from labkit.watch import replaced
 
 NAME = "a record is counted up in place"
-FIELDS = ("layer", "block_index", "start", "length")
 
 
 def mutable_records(build: Build) -> None:
-    """A record is made from four numbers, its length can be set, and nothing but its fields; `set_length`
-    sets the length in the record that is there.
-    """
-    _fields(build(small_model()).kv_manager.info_type)
+    """`set_length` sets the length in the record that is there."""
     engine = started(build)
     manager = engine.kv_manager
     session, *_ = engine.scheduler.running.values()
@@ -39,43 +34,6 @@ def mutable_records(build: Build) -> None:
                 f"{NAME}: `set_length({block_id}, {length})` made the length {now.length}, expected "
                 f"{length}. The second argument is the new length, not an amount to add."
             )
-
-
-def _fields(info_type: Any) -> None:
-    numbers = dict(zip(FIELDS, (1, 2, 3, 4), strict=True))
-    name = f"a record of class {info_type.__name__}, the manager's `info_type`,"
-    try:
-        record = info_type(1, 2, 3, length=4)
-    except TypeError as error:
-        raise BrokenContract(
-            f"a record has four fields: {name} cannot be made from 1, 2, 3 and length=4 ({error}). Its "
-            f"fields are {', '.join(FIELDS)}, in this order."
-        ) from None
-    for field, number in numbers.items():
-        if (found := getattr(record, field, None)) != number:
-            raise BrokenContract(
-                f"a record has four fields: {name} made from 1, 2, 3 and length=4 has {field} = {found}, "
-                f"expected {number}. Its fields are {', '.join(FIELDS)}, in this order."
-            )
-    if record != info_type(**numbers):
-        raise BrokenContract(
-            f"records are compared by their values: two records of class {info_type.__name__} made from 1, "
-            "2, 3, 4 are not equal, expected two equal records. `check_integrity` compares them. A dataclass "
-            "brings this comparison with it."
-        )
-    try:
-        record.length = 5
-    except AttributeError:
-        raise BrokenContract(
-            f"{NAME}: {name} has a length that cannot be set, expected one that can. Make `info_type` a "
-            "class whose fields can be assigned."
-        ) from None
-    with suppress(AttributeError):
-        record.lenght = 6
-        raise BrokenContract(
-            f"a record has four fields: {name} accepted a fifth, the misspelt `lenght`, and its length is "
-            f"still {record.length}, expected AttributeError. Give it slots: `@dataclass(slots=True)`."
-        )
 
 
 def counted_in_place(build: Build) -> None:
@@ -149,28 +107,6 @@ def made_ready(engine: InferenceEngine) -> int:
 
 
 @torch.inference_mode()
-def first_token(build: Build) -> None:
-    """A token after an empty sequence starts its first block."""
-    manager = build(small_model()).kv_manager
-    _, _, num_heads, _, head_dim = manager.k_cache.shape
-    new = manager.k_cache.new_zeros(1, num_heads, head_dim)
-    block_ids: list[int] = []
-    name = "a sequence may be empty: "
-    try:
-        manager.append_token_batch(0, [block_ids], new, new)
-    except IndexError as error:
-        raise BrokenContract(
-            f"{name}a token was appended to an empty list of blocks, and it {raised(error)}. There is no "
-            "last block yet; `ready_block` starts the first one."
-        ) from error
-    if (counted := [manager.info(i).length for i in block_ids]) != [1]:
-        raise BrokenContract(
-            f"{name}after a token was appended to an empty list, its blocks count {counted} tokens, "
-            "expected [1]. `ready_block` starts the first block."
-        )
-
-
-@torch.inference_mode()
 def reserved(build: Build) -> None:
     """`reserve_token_batch`, where there is one, makes room and counts as the package's does, and `truncate`
     undoes it.
@@ -216,7 +152,6 @@ GATE = Gate(
         pool_runs_out,
         counted_in_place,
         counted_paths,
-        first_token,
         reserved,
     ),
 )

@@ -19,8 +19,6 @@ from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
 from labkit.learn.gates.schedule import Invariant
-from labkit.learn.gates.write_cases import FAR_BLOCK
-from labkit.learn.gates.writes import check_far, far_pool
 from labkit.watch.replaced import replaced
 
 # --- trials of an attention that also stores, every number of a small pool compared --------------------
@@ -178,21 +176,6 @@ def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
             "before it, in the cache, and itself, from the arguments. A place without a token is NaN here."
             f"{pads}"
         )
-
-
-@torch.inference_mode()
-def far_block(build: Build) -> None:
-    """A trial: a new token in a block past the 2**32nd number of the pool is stored there."""
-    attention, device = _attention_of(build)
-    if (pool := far_pool(device)) is None:
-        return
-    *_, H, block_size, D = pool.shape
-    query, key, value = torch.full((1, 3, H, D), 7, dtype=torch.uint8, device=device).unbind(1)
-    table = torch.tensor([[1, FAR_BLOCK]], dtype=torch.int32, device=device)
-    length = torch.tensor([block_size], dtype=torch.int32, device=device)
-    slot = torch.zeros(1, dtype=torch.int64, device=device)
-    attention(query, key, value, pool[:, 0], pool[:, 1], table, length, slot, block_size)
-    check_far(pool, 0, f"the new token belongs in block {FAR_BLOCK}", "stride_n")
 
 
 # --- one table of blocks for all layers, and an attention that stores ----------------------------------
@@ -372,7 +355,7 @@ GATE = Gate(
     (ONE_TABLE, EVERY_LAYER),
     (reservations_proven, steps_proven),
     MIXED,
-    trials=(all_layers, right_places, far_block),
+    trials=(all_layers, right_places),
     costs=(two_share,),
     interpreted=("kv_write",),
 )

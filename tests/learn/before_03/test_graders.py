@@ -136,12 +136,6 @@ def skeleton(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def programs_n_apart(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * n + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
-
-
-@triton.jit
 def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
@@ -161,25 +155,6 @@ def mask_with_the_end(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def mask_too_narrow(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets < n - 1
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=inside) + 1, mask=inside)
-
-
-@triton.jit
-def steps_by_one(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n) + 1, mask=offsets < n)
-
-
-@triton.jit
-def plus_two(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n) + 2, mask=offsets < n)
-
-
-@triton.jit
 def endless(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     i = 0
     while i < 1:
@@ -193,16 +168,12 @@ def leaves(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 WRONG = {
     "the skeleton": (skeleton, "out[0] is stored 3 times, by the programs 0, 1, 2"),
-    "programs too far apart": (programs_n_apart, "None of the program's numbers is inside: check where"),
     "no mask": (no_mask, "program 2 stores out[10], out[11], but out ends with out[9]"),
     "a mask on the store alone": (
         mask_on_the_store_alone,
         "program 2 loads x[10], x[11], but x ends with x[9]",
     ),
     "a mask with the end": (mask_with_the_end, "program 2 stores out[10], but out ends with out[9]"),
-    "a mask too narrow": (mask_too_narrow, "no program stores out[11]."),
-    "steps by one": (steps_by_one, "out[1] is stored 2 times, by the programs 0, 1"),
-    "plus two": (plus_two, "out[0] is 2, expected 1 (12 of 12 are wrong)"),
     "leaves": (leaves, "raised SystemExit"),
     "endless": (endless, "a program does not end"),
     "no kernel": (None, "expected a kernel, a function with `@triton.jit`, not None"),
@@ -253,11 +224,6 @@ WRONG_ROWS = {
     ),
     "rows without a stride": (lambda r, c, stride, columns: r * columns + c, right_mask, "6 apart"),
     "rows and columns exchanged": (lambda r, c, stride, columns: c * stride + r, right_mask, "out[0] is 28"),
-    "no mask for rows": (
-        right_places,
-        lambda r, c, rows, columns: (r >= 0) & (c < columns),
-        "program 2 loads",
-    ),
     "no mask for columns": (
         right_places,
         lambda r, c, rows, columns: (r < rows) & (c >= 0),
@@ -266,11 +232,6 @@ WRONG_ROWS = {
     "and in place of &": (
         right_places,
         lambda r, c, rows, columns: r < rows and c < columns,
-        "Two masks are joined by `&`, with brackets around each.",
-    ),
-    "no brackets": (
-        right_places,
-        lambda r, c, rows, columns: r < rows & c < columns,
         "Two masks are joined by `&`, with brackets around each.",
     ),
 }

@@ -112,28 +112,11 @@ class KeyAndValueSwapped(AtOnce):
         return super().__call__(query, value_new, key_new, *rest)
 
 
-class FilledWithMinus100(AtOnce):
-    def masked(self, scores, visible):
-        return scores.masked_fill(~visible[:, None], -100.0)
-
-
 class WindowOf64(AtOnce):
     def visible(self, num_columns, context_lens):
         columns = torch.arange(num_columns, device=context_lens.device)
         is_near = columns >= context_lens[:, None] - 64
         return super().visible(num_columns, context_lens) & is_near
-
-
-class CleansTheCache(AtOnce):
-    """Puts 0 for NaN into the cache itself."""
-
-    def __call__(self, query, key_new, value_new, k_cache, v_cache, *rest):
-        return super().__call__(
-            query, key_new, value_new, k_cache.nan_to_num_(0), v_cache.nan_to_num_(0), *rest
-        )
-
-    def cleared(self, values, visible):
-        return values
 
 
 class In16Bits(AtOnce):
@@ -158,7 +141,6 @@ CONTIGUOUS = paged_attention(gather=contiguous_gather)
 GATHERS_BY_FOUR = paged_attention(
     gather=lambda cache, row, n: torch.stack([cache[row[t // 4], :, t % 4] for t in range(n)], dim=1)
 )
-ROLLED = paged_attention(weights=lambda query, keys: weights(query, keys).roll(1))
 TOKENS_FIRST = paged_attention(gather=lambda *args: gather(*args).transpose(0, 1))
 WEIGHT_PER_NUMBER = paged_attention(weights=lambda query, keys: (keys * query).softmax(0))
 WRONG = {
@@ -168,7 +150,6 @@ WRONG = {
     r"holds no token, has weight 0\.\d+, expected 0\. Request 0 has 6 tokens in the cache, positions 0 to 5",
     MaskedAfterTheSoftmax(): r"weights are a softmax, .* they add up to 0\.\d+\. Divide",
     ScaleForgotten(): r"a score is query · key / √D: the scores were not divided by √D\. D is .*, 32 here",
-    ROLLED: r"a weight is the softmax of .* goes with value i\.$",
     CONTIGUOUS: r"row of the table names: request 0, head 0: slot 0 of block 0, .* position 0 is in slot",
     FirstRowForAll(): r"table names: request 1, head 0: slot 0 of block 3, which holds token 0 of request 0",
     BlocksAsTheyLie(): r"token 4 \(slot 0 of block 5\) has weight 0, .* others' weights are wrong, too\. "
@@ -176,10 +157,8 @@ WRONG = {
     NanOfEmptySlots(): r"a slot without a token may hold anything: request 0, head 0: with NaN in the empty",
     WithoutTheLargest(): r"scores of any size are right: .* largest weight is nan, expected \d\.\d+\. exp",
     In16Bits(): r"attention computes in float32, .* 0\.\d+, expected 0\.\d+.* a tensor of 16 bits\.",
-    FilledWithMinus100(): r"any size .* -200 times as large the largest weight is .* which -inf alone is\.",
     WindowOf64(): r"a text may be long: with 200 tokens in the cache the result of head 0 is another",
     Appends(): r"attention only reads: it changed its argument k_cache_layer\.",
-    CleansTheCache(): r"attention only reads: it changed its argument k_cache_layer\.",
     GATHERS_BY_FOUR: r"with the same tokens in blocks of 2 slots it raised IndexError|result of request 0, h",
     SqueezesABatchOfOne(): r"the result is like the query, \[B, H, D\], here \[1, 2, 32\] .* It is \[2, 32\]",
     TOKENS_FIRST: r"gather returns \[H, T, D\], here \[2, 6, 32\]. It gave \[6, 2, 32\]\.",

@@ -56,13 +56,6 @@ class NumberOfBlocksAlone(Rows):
         return len(block_ids)
 
 
-class LengthAndLargest(Rows):
-    """Right until a copy has a smaller number than another block of the list."""
-
-    def signature(self, block_ids):
-        return len(block_ids), max(block_ids)
-
-
 class GlobalIds(Rows):
     def physical(self, block_ids, layer_idx):
         return list(block_ids)
@@ -73,15 +66,6 @@ class PaddedWithMinusOne(Rows):
         return [-1] * length
 
 
-class OneStepLate(Rows):
-    """Hands out the row that it had, and makes the new one for the next time."""
-
-    def row(self, session, layer_idx):
-        _, before = self.kept(session).get(layer_idx, (None, None))
-        row = super().row(session, layer_idx)
-        return row if before is None else before
-
-
 class KeptByPlaceInMemory(Rows):
     def __init__(self, *about):
         super().__init__(*about)
@@ -89,21 +73,6 @@ class KeptByPlaceInMemory(Rows):
 
     def kept(self, session):
         return self.by_id.setdefault(id(session), {})
-
-
-class WritesOnlyNewRows(Rows):
-    """Takes for right what stands in the table of a batch of the same size."""
-
-    size = 0
-
-    def fill(self, block_tables_cpu, sessions):
-        for layer_idx in range(self.kv_manager.num_layers):
-            for b, session in enumerate(sessions):
-                before = self.kept(session).get(layer_idx)
-                row = self.row(session, layer_idx)
-                if self.kept(session)[layer_idx] is not before or len(sessions) != self.size:
-                    block_tables_cpu[layer_idx, b] = row
-        self.size = len(sessions)
 
 
 class KeepsSessionsThatEnded(Rows):
@@ -126,12 +95,9 @@ class KeptByContent(Rows):
 STALE = r"a row names the blocks that its request holds now: layer \d, .* again when its list has changed"
 WRONG = {
     NumberOfBlocksAlone: STALE,
-    LengthAndLargest: STALE,
     GlobalIds: r"layer 1, request 0 \(row 0\), place 0 names block 12, expected 0\. .* Subtract `offset`\.",
     PaddedWithMinusOne: r"place \d names block -1, expected 0\. The request holds \d blocks; .* padding, and",
-    OneStepLate: STALE,
     KeptByPlaceInMemory: r"a row belongs to one session: layer 0, row 0, place \d names block \d, expected",
-    WritesOnlyNewRows: r"a row belongs to one session: .* take no row of the table for right because it was",
     KeepsSessionsThatEnded: r"a session that has ended is forgotten: 4 of 4 that ended are still held, with",
 }
 RIGHT = (Rows, KeptByContent)

@@ -121,25 +121,6 @@ WRONG = {
 }
 
 
-class CountsWhileItCollects(Batched):
-    """Takes back what it has counted when the write fails, but not when a block is missing."""
-
-    def append_layer(self, layer_idx, lists, keys, values):
-        last_ids, block_idx, pos = [], [], []
-        for block_ids in lists:
-            info = self.manager.info(self.ready(layer_idx, block_ids))
-            last_ids.append(block_ids[-1])
-            block_idx.append(info.block_index)
-            pos.append(info.length)
-            self.count(last_ids[-1:])
-        try:
-            self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
-        except BaseException:
-            for block_id, length in zip(last_ids, pos, strict=True):
-                self.manager.set_length(block_id, length)
-            raise
-
-
 class CopiesFullBlocks(Batched):
     """A shared block is copied even if nothing is written into it any more."""
 
@@ -147,18 +128,6 @@ class CopiesFullBlocks(Batched):
         if block_ids and self.manager.refcount(block_ids[-1]) > 1:
             block_ids[-1] = self.manager.copy_on_write(layer_idx, block_ids[-1])
         return super().ready(layer_idx, block_ids)
-
-
-class CountsAllLayersBehindTheFirst(Batched):
-    def append(self, sessions, keys, values):
-        lists = [[s.block_ids_per_layer[layer_idx] for s in sessions] for layer_idx in self.layers()]
-        last_ids = [[self.ready(i, block_ids) for block_ids in of_layer] for i, of_layer in enumerate(lists)]
-        infos = [[self.manager.info(block_id) for block_id in ids] for ids in last_ids]
-        for i, of_layer in enumerate(infos):
-            block_idx, pos = [info.block_index for info in of_layer], [info.length for info in of_layer]
-            self.manager.write_batch(i, range(len(sessions)), block_idx, pos, keys[i], values[i])
-            if i == 0:
-                self.count([block_id for ids in last_ids for block_id in ids])
 
 
 class FourSlotsPerBlock(Batched):
@@ -192,10 +161,7 @@ class UndoneUnlessInterrupted(Undone):
 
 
 LATER_WRONG = {
-    CountsWhileItCollects: COUNTED
-    + r"after layer 0 had run out of blocks in the middle of the batch, layer 0 counted 8 tokens for request",
     CopiesFullBlocks: r"no block is taken that is not needed: layer 0 took 5 in a step of 4 requests, expect",
-    CountsAllLayersBehindTheFirst: COUNTED + r"after layer 1's write had raised, layer 1 counted 8 tokens",
     FourSlotsPerBlock: r"slot 2 of block \d+ was written, but a block has slots 0 to 1",
     UndoneUnlessInterrupted: COUNTED
     + r"after layer 0's write was interrupted \(Ctrl-C is no `Exception`\), ",

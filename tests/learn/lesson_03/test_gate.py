@@ -118,13 +118,6 @@ class WithoutGrid(Kernels):
         full_batch_kernel(cache, new, block_idx, pos, *strides, new.shape[2], BLOCK_D=16, **wrong)
 
 
-class LooksForAList(Kernels):
-    """A whole batch's rows are a range."""
-
-    def is_full_batch(self, batch_idx, pos, batch_size):
-        return batch_idx == list(range(batch_size)) and len(set(pos)) == 1
-
-
 class PrefixTakenForAll(Kernels):
     """Looks at the requests that are written, and not at how many the batch has."""
 
@@ -140,35 +133,14 @@ class SizeForStride(Kernels):
         self.kernel(cache, new, new.stride(), block_idx, pos, cache_strides=(n, h, cache.shape[3]))
 
 
-class OneHead(Kernels):
-    def launch(self, cache, new, block_idx, pos):
-        super().launch(cache[:, :1], new[:, :1], block_idx, pos)
-
-
-class NoName(Kernels):
-    def write(self, *arguments):
-        super().write(*arguments)
-
-
 class IndicesForAll(Kernels):
     def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos):
         torch.tensor(list(pos), dtype=torch.int32)
         return super().write(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
 
 
-@triton.jit
-def misspelled_kernel(cache_ptr):
-    tl.store(cache_ptr + tl.program_idx(0), 0.0)
-
-
-class Misspelled(Kernels):
-    def launch(self, cache, new, block_idx, pos):
-        misspelled_kernel[(1,)](cache)
-
-
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
 NO_OTHER = "no slot is touched but those that are named: with requests "
-PATH = "`write` returns the name of the path that it took: the whole batch goes to one slot"
 WRONG = {
     WithoutMask: NO_OTHER
     + r"\[0, 1, 2\] of a batch of 3 \(heads: 3 of 20\) .* expected no change. Past a head's",
@@ -180,14 +152,8 @@ WRONG = {
     SizeForStride: r"\[0, 1\] of a batch of 2 .* heads lie side by side: take every stride from the tensor\.",
     In32Bits: r"a place in a large pool is found: .* of blocks \[262144\], .* is in block 0\. .* 64 bits",
     WithoutGrid: r"every write can be made: with .* in square brackets: `kernel\[grid\]",
-    LooksForAList: PATH
-    + r", and it returned 'generic', expected 'full_batch'\. .* \(a `range`, which equals no list",
     KeysSideBySide: IN_ITS_SLOT + r"\[0, 1, 2\] .* the key of request 1 in .* strides of their own",
-    OneHead: IN_ITS_SLOT
-    + r".* head 1, number 0 of 16, is .* \(nothing was written\), .* Every head is written",
-    NoName: PATH + r", and it returned None, expected 'full_batch'\. On that path blocks alone differ",
     IndicesForAll: r"no index is sent that the path does not need: .* 2 index tensors were made, .* most 1",
-    Misspelled: r"every write can be made: with .* `write` raised \w+Error: .*program_idx",
 }
 
 

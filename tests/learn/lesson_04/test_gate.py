@@ -42,11 +42,6 @@ class SubsetTakenForAll(ThreeWays):
         super().identity(caches, [numbers[: len(pos)] for numbers in new], block_idx, pos)
 
 
-class FirstPositionForAll(ThreeWays):
-    def identity(self, caches, new, block_idx, pos):
-        super().identity(caches, new, block_idx, pos[:1].repeat(len(pos)))
-
-
 class FullBatchAlwaysIdentity(ThreeWays):
     def takes_identity(self, batch_idx, pos, batch_size):
         return len(batch_idx) == batch_size
@@ -157,9 +152,6 @@ DIFFERING = r"\[0, 1\] of a batch of 2 \(heads: 2 of 16\) to slots \[3, 1\] of b
 WRONG = {
     SubsetTakenForAll: IN_ITS_SLOT
     + r"\[1, 3\] of a batch of 4 .*, the key of request [13] in slot \d of block",
-    FirstPositionForAll: IN_ITS_SLOT
-    + DIFFERING
-    + r"the key of request 1 in slot 1 .* \(nothing was written\)",
     FullBatchAlwaysIdentity: ONE_SLOT
     + r"it returned 'identity_pos', expected 'full_batch'\. On that path blocks alone differ: .* Tried with",
     IndexOfTheBatch: "no index is sent that the path does not need: with requests "

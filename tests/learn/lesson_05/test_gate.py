@@ -49,11 +49,6 @@ class NoCopyOfASharedBlock(Mutable):
         return super().ready(layer_idx, block_ids) if info.length == self.block_size else info
 
 
-class StartCountedInBlocks(Mutable):
-    def allocate_block(self, layer_idx, start):
-        return super().allocate_block(layer_idx, start // self.block_size)
-
-
 class CountedBeforeTheWrite(Mutable):
     def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
         infos = [self.ready(layer_idx, block_ids) for block_ids in block_ids_list]
@@ -83,22 +78,16 @@ class CountsWhileItCollects(Mutable):
 class Undone(Mutable):
     """Counts before the write, and takes it back when the write fails."""
 
-    errors: type[BaseException] = BaseException
-
     def append_token_batch(self, layer_idx, block_ids_list, key_new, value_new):
         infos = [self.ready(layer_idx, block_ids) for block_ids in block_ids_list]
         block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
         self.count(infos)
         try:
             self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)
-        except self.errors:
+        except BaseException:
             for info in infos:
                 info.length -= 1
             raise
-
-
-class UndoneUnlessInterrupted(Undone):
-    errors = Exception
 
 
 class NeverShorter(Mutable):
@@ -114,33 +103,6 @@ class PutBackIntoTheTable(Mutable):
         super().append_token_batch(layer_idx, block_ids_list, key_new, value_new)
         for block_ids in block_ids_list:
             self.block_infos[block_ids[-1]] = self.block_infos[block_ids[-1]]
-
-
-class OldRecords(Mutable):
-    info_type = KVBlockManager.info_type
-
-
-@dataclass
-class WithoutSlots:
-    layer: int
-    block_index: int
-    start: int
-    length: int
-
-
-class RecordsWithoutSlots(Mutable):
-    info_type = WithoutSlots
-
-
-class Uncompared:
-    __slots__ = ("block_index", "layer", "length", "start")
-
-    def __init__(self, layer, block_index, start, length):
-        self.layer, self.block_index, self.start, self.length = layer, block_index, start, length
-
-
-class RecordsThatCannotBeCompared(Mutable):
-    info_type = Uncompared
 
 
 class FastLook(Mutable):
@@ -163,11 +125,6 @@ class FastLookThatIsNotCounted(FastLook):
         return info
 
 
-class FastLookAtNoEmptyList(FastLook):
-    def ready(self, layer_idx, block_ids):
-        return super().ready(layer_idx, block_ids) if self.block_infos[block_ids[-1]] else None
-
-
 class ReservedWithoutSayingWhere(MutableInfoBlockManager):
     def reserve_token_batch(self, table_idx, block_ids_list):
         super().reserve_token_batch(table_idx, block_ids_list)
@@ -175,29 +132,18 @@ class ReservedWithoutSayingWhere(MutableInfoBlockManager):
 
 
 OWN = "a token is written behind its request's last one, into a block of its own: layer 0, request "
-RECORD = "a block's record says where it is, where it begins and how full it is: layer 0, request "
 IN_PLACE = "a record is counted up in place: "
 RESERVED = "`reserve_token_batch` makes room for one token per request, and counts it: layer 0"
 WRONG = {
     CopyWithoutItsNumbers: r"layer 0, request \d, token \d+ .*: its key there is zeros, expected the key of",
     NoCopyOfASharedBlock: OWN + r"0 \(row 0\): block \d+ was written while it had 3 holders, expected 1",
-    StartCountedInBlocks: RECORD + r"\d, block \d+ \(place \d\): start is \d, expected [48]\.",
     CountedBeforeTheWrite: "a token is counted when it is written: after layer 0's write had raised, layer 0 "
     "counted 8 tokens for request 0, expected 7",
     CountsWhileItCollects: r"after layer 0 had run out of blocks in the middle of the batch, layer 0 counted",
-    UndoneUnlessInterrupted: r"after layer 0's write was interrupted \(Ctrl-C is no `Exception`\), layer 0 c",
     NeverShorter: r"a failed step can be undone: block \d+ is booked as",
     PutBackIntoTheTable: IN_PLACE + r"in a step .* was written for the blocks \[\d+, .*\], expected for none",
-    OldRecords: IN_PLACE
-    + "a record of class KVBlockInfo, the manager's `info_type`, has a length that cannot be set",
-    RecordsWithoutSlots: "a record has four fields: a record of class WithoutSlots, .* accepted a fifth, "
-    "the misspelt `lenght`, and its length is still 5, expected AttributeError",
-    RecordsThatCannotBeCompared: "records are compared by their values: two records of class Uncompared "
-    "made from 1, 2, 3, 4 are not equal",
     FastLookThatIsNotCounted: "`append_paths` counts how each token's block was made ready: a step that "
     r"appended 8 tokens, in 2 layers, counted -?\d+, expected 8",
-    FastLookAtNoEmptyList: "a sequence may be empty: .* raised IndexError: list index out of range, at .*"
-    "`ready_block` starts the first one",
     SharesTheRecord: OWN + r"0 \(row 0\): the record of block 4 has block_index 5, expected 4\. .* a copy's",
     ReservedWithoutSayingWhere: RESERVED
     + r"'s lists \[\] were said to have changed, expected \[0, 1, 2, 3\]",

@@ -154,15 +154,6 @@ class LooksForSlotsTooEarly(OneByOne):
         super().update(requests, sessions, changed)
 
 
-class MappingByNumber(DeviceSlots):
-    """Sends the mapping when the batch has another size."""
-
-    def send_mapping(self, sessions):
-        if len(sessions) != self.__dict__.get("size"):
-            super().send_mapping(sessions)
-        self.size = len(sessions)
-
-
 class ForgetsOnlyWhoHasASlot(OneByOne):
     def forget(self, sessions):
         for session in sessions:
@@ -234,7 +225,6 @@ WRONG = {
     SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
     LooksForSlotsTooEarly: r"slots of those who left are free again: where all slots were taken, the engine "
     r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take the slots of all .*\(In this: two",
-    MappingByNumber: r"slot_mapping\[\d\] is \d for request \d+, which has slot \d in slot_of\. The mapping",
     ForgetsOnlyWhoHasASlot: r"who is forgotten has no slot: `forget` of sessions that had none yet raised Ke",
     RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
     MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",

@@ -182,7 +182,6 @@ WRONG_KERNELS = {
     "keys as values": r"each new value is at the end .* \(number 0 of the key of row 0, head 0\), expected",
     "padding": r"nothing is stored but the new tokens: .*row 1: length -1.* A row of length -1 pads",
     "forgets the last": r"attention is that of the rung below: .*number 0 of head 0 of row 0 is",
-    "32 bits": r"a place in a large pool is found: .* what was written is in block 0\. .* needs 64 bits",
 }
 needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 

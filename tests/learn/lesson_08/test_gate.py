@@ -110,10 +110,6 @@ class NeverReplayed(PowersOfTwo):
         return token_ids[:batch_size]
 
 
-def kernel_by_kernel(device_step):
-    return device_step
-
-
 def unwritten(device_step):
     not_attempted()
 
@@ -126,7 +122,6 @@ WRONG = {
     OneRowForAll: PER_REQUEST.format(r"\(1,\)", 6),
     GreedyForAll: r"row 0 of 6 \(request 6\) is token \d+, expected \d+\. .* drawn where the request draws\.",
     CapturedWhenMet: r"a step is a replay: the forward was run from Python for a \w+ batch of \d",
-    kernel_by_kernel: r"a step is a replay: the forward was run from Python for a \w+ batch of \d while",
     PaddedInANewTensor: r"slots\.slot_mapping is a new tensor, at another address",
     TokensOfTheCapture: r"a step makes the plain step's tokens: row 0 of \d \(request \d+\) is token",
     NoGraphOfFour: r"every batch has a graph: a greedy batch of 6, in an engine for 6, raised ValueError: "

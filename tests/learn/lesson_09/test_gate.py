@@ -136,9 +136,6 @@ class Unwritten(InOneLoop):
         not_attempted()
 
 
-LEAVES = (
-    r"a step writes a key and a value per request .*: {}_cache of layer {}, block \d+, place \d is not what"
-)
 TOKENS = r"a step makes the plain step's tokens: row \d of \d \(request \d+\) is token \d+, expected"
 SOFTMAX = (
     r"attention is one softmax over all of a request's tokens: in a step whose requests have "

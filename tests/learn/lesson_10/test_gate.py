@@ -121,11 +121,6 @@ class HandsOutTheNewer(Made):
         return self.hand_out(self.in_flight or step, self.read(step, running), running)
 
 
-class ThoseWhoHaveNotEnded(Made):
-    def still_running(self, step, running):
-        return [row for row, request in enumerate(step.requests) if request.completion is None]
-
-
 class ForgetsWhatItLaunched(Made):
     def next_tokens(self, running):
         step = self.decode_step.launch(running)
@@ -160,33 +155,6 @@ def limit(request):
 
 COUNTS_NOTHING_IN_FLIGHT = going_on_by(lambda r, s, way: made(r) < limit(r))
 COUNTS_ONE_FOR_ALL = going_on_by(lambda r, s, way: made(r) + 1 < limit(r))
-ASKS_FOR_REQUESTS = going_on_by(lambda r, s, way: made(r) + (r in way) < limit(r))
-ONE_TOO_MANY = going_on_by(lambda r, s, way: made(r) + (s in way) <= limit(r))
-ONLY_WHO_FLIES = going_on_by(lambda r, s, way: s in way and made(r) + 1 < limit(r))
-COUNTS_THE_PROMPT = going_on_by(lambda r, s, way: r.num_tokens + (s in way) < limit(r))
-
-
-class NewestFirst(Made):
-    """A right part: the device learns the new order of its rows."""
-
-    def going_on(self, running, in_flight):
-        return dict(reversed(super().going_on(running, in_flight).items()))
-
-
-class TakesAwayWhoIsDone(Made):
-    """A right part: the dict that it is given is its own."""
-
-    def going_on(self, running, in_flight):
-        for request in running.keys() - super().going_on(running, in_flight).keys():
-            del running[request]
-        return running
-
-
-class OneRowAtATime(Made):
-    """A right part: rows may come from a generator."""
-
-    def still_running(self, step, running):
-        yield from super().still_running(step, running)
 
 
 class BySession(Made):
@@ -202,13 +170,9 @@ TO_A_NEW_SESSION = (
     rf"{GOES}\d+, expected none so far\. It is from row 1 of step \d+, which was launched for an earlier "
     r"session of request \d+: it was preempted, .* `still_running` says which rows of a step are handed out\."
 )
-MISSING = rf"{GOES}missing, expected \d+, from row \d of step \d+: the request still runs in the session of"
 AT_A_LIMIT = (
     r"a limit counts the token in flight: step 6 is launched for request 1, whose last token of 2 is made or "
     r"in flight already\. .*`going_on`"
-)
-DROPPED = (
-    r"at most two steps are in flight: step \d+ is launched, and the tokens of steps \d+ and \d+ are still"
 )
 WRONG = {
     ReadAtOnce: r"the next step is launched before this one is read: step 1 is read while no other is in",
@@ -220,13 +184,12 @@ WRONG = {
     ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch after it fails: .* Keep a step in",
     LaunchesPastTheChecks: r"OutOfBlocksError: layer 0 has no free block[^`]*`self.in_flight = self",
     HandsOutTheNewer: r"^readback raised TypeError: hand_out takes a step and the tokens of the same step",
-    ThoseWhoHaveNotEnded: TO_A_NEW_SESSION,
     RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not an",
     COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
     COUNTS_ONE_FOR_ALL: r"every request that has a token to make is launched: step 5 is launched without",
     ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep the step there",
 }
-RIGHT = (OneBehind, NewestFirst, TakesAwayWhoIsDone, OneRowAtATime, BySession)
+RIGHT = (OneBehind, BySession)
 
 
 test_wrong_parts, test_right_parts = gate_tests("10", "readback", WRONG, RIGHT)

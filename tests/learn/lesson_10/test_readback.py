@@ -25,10 +25,6 @@ class ToNobody(Behind):
         return []
 
 
-class Unwritten(OneInFlight):
-    pass
-
-
 def engine_of(tiny, part, **settings):
     return InferenceEngine(tiny, ONE_BEHIND, device="cpu", parts={"readback": part}, **settings)
 
