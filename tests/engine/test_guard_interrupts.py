@@ -21,10 +21,10 @@ from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 from streaming_helpers import nobody_waits_for_ever, serving  # noqa: F401
 from traced import at_lines
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine import StreamingServer
 from labkit.engine import guard as guard_module
-from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError
+from labkit.errors import BrokenEngineError, LabkitError
 
 PRESSED = {"block_size": 2, "max_blocks_per_layer": 14, "max_batch_size": 3}  # some have to wait, or to go
 
@@ -165,21 +165,6 @@ def test_after_several_interrupts_at_once_they_have_their_handler_again(times):
     assert number > 15
 
 
-def test_interrupts_of_who_is_refused_are_raised_and_break_nothing_of_whoever_is_inside():
-    engine, number, came = make_engine(), 1, True
-    with serving(engine) as server:
-        while came:
-            for times in (1, 2):
-                raised, is_handler_back, came = interrupted_in_the_guard(engine.step, number, times)
-                assert is_handler_back and raised is (KeyboardInterrupt if came else EngineBusyError), number
-                if not came:
-                    break
-            number += 1
-        assert number > 8
-        assert list(server.submit(PROMPTS[0], GREEDY))[-1].completion.token_ids == EXPECTED[0]
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
 def test_an_interrupt_is_not_lost_in_a_step_that_fails(monkeypatch):
     engine = make_engine()
     engine.add_request(PROMPTS[0], GREEDY)
@@ -206,32 +191,6 @@ def test_however_many_interrupts_there_are_a_handler_that_does_not_raise_stops_n
     finally:
         signal.signal(signal.SIGINT, before)
     assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-
-
-def test_a_handler_may_choose_who_gets_the_next_interrupt_and_that_one_waits_too(monkeypatch):
-    """As programs do that end in good order at the first, and at once at the second."""
-    engine, seen, in_step = make_engine(), [], False
-    decode = engine.decode_step.next_tokens
-
-    def interrupted(requests):
-        nonlocal in_step
-        in_step = True
-        signal.raise_signal(signal.SIGINT)
-        in_step = False
-        return decode(requests)
-
-    def first(*_):
-        seen.append(("first", in_step))
-        signal.signal(signal.SIGINT, second)
-
-    def second(*_):
-        seen.append(("second", in_step))
-
-    monkeypatch.setattr(engine.decode_step, "next_tokens", interrupted)
-    signal.signal(signal.SIGINT, first)
-    assert tokens_of(engine.generate([PROMPTS[0]], SamplingParams(4))) == [EXPECTED[0][:4]]
-    assert signal.getsignal(signal.SIGINT) is second
-    assert seen == [("first", False), ("second", False), ("second", False)]
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Tokens that are read one step behind: what is on its way, and who gets it."""
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -317,26 +316,6 @@ def test_on_a_gpu_tokens_are_those_of_rung_09_with_one_step_in_flight(tiny, is_d
         assert [len(tokens) for tokens in made] == [each.max_new_tokens for each in params]
     for request_id in range(2 * len(TEXTS)):
         assert watch.launches_of(request_id) == params[request_id % len(TEXTS)].max_new_tokens - 1
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_texts_that_end_are_those_of_rung_00(tiny):
-    """The end is a token that the model often makes, so that most requests end by it, one behind."""
-    params = [replace(each, stop_on_eos=True) for each in gpu_params(is_drawn=False)]
-    plain = gpu_engine(tiny, PAGED_ENGINE, max_batch_size=4).generate(
-        TEXTS, [replace(p, stop_on_eos=False) for p in params]
-    )
-    often = Counter(token_id for tokens in tokens_of(plain) for token_id in set(tokens[1:]))
-    eos_token_id = often.most_common(1)[0][0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiny.tokenizer, "eos_token_id", eos_token_id)
-        expected = gpu_engine(tiny, PAGED_ENGINE, max_batch_size=4).generate(TEXTS, params)
-        engine = gpu_engine(tiny, OVERLAP, max_batch_size=4)
-        Watch(engine)
-        for completion, wanted in zip(engine.generate(TEXTS, params), expected, strict=True):
-            assert_is(completion, wanted)
-    assert FinishReason.STOP in {completion.finish_reason for completion in expected}
     assert_no_block_is_lost(engine)
 
 

@@ -14,9 +14,8 @@ from helpers import (
     run,
     tokens_alone,
     tokens_by_request,
-    tokens_of,
 )
-from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, TEXTS, gpu_engine
+from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
 from labkit.engine.step.staging import TokenCopy
@@ -77,28 +76,6 @@ def test_wherever_a_step_fails_everybody_goes_on(monkeypatch, options, place, at
     made = tokens_by_request(outputs)
     for request in engine.scheduler.running:
         assert tuple(request.output_token_ids) == made[request.request_id]
-    assert_all_get_their_tokens(engine, ids, outputs)
-
-
-@ahead
-@pytest.mark.parametrize(
-    ("place", "at_call"),
-    [*((place, 0) for place in LAUNCHING), *((place, 1) for place in TO_GO_ON)],
-)
-def test_a_first_launch_that_fails_leaves_everything_as_it_was(monkeypatch, options, at_call, place):
-    """at_call 0: the one behind the prefill. 1: that is on its way, to be read by the next step, and the one
-    behind it fails. The prefill's tokens are handed out in any case."""
-    engine, ids, outputs = started(options, num_steps=0)
-    owner, name = (LAUNCHING | TO_GO_ON)[place](engine)
-    calls = 0 if place == "taking blocks" else at_call  # the first launch takes none
-    with monkeypatch.context() as patch, pytest.raises(Boom):
-        patch.setattr(owner, name, failing(getattr(owner, name), calls))
-        for _ in range(5):
-            outputs += engine.step()
-    engine.check_integrity()
-    assert engine.readback.is_ahead == (at_call == 1)
-    for request, session in engine.scheduler.running.items():
-        assert session.num_tokens == request.num_tokens - 1 + at_call
     assert_all_get_their_tokens(engine, ids, outputs)
 
 
@@ -184,25 +161,6 @@ def test_an_error_behind_a_copy_leaves_the_tokens_in_flight_alone(monkeypatch, e
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("place", [*LAUNCHING, "reading"])
-def test_on_a_gpu_after_a_failure_everybody_goes_on(tiny, monkeypatch: pytest.MonkeyPatch, place: str):
-    params = [SamplingParams(10 + 3 * i, seed=i, stop_on_eos=False) for i in range(len(TEXTS))]
-    expected = tokens_of(gpu_engine(tiny, PAGED_ENGINE, max_batch_size=4).generate(TEXTS, params))
-    engine = gpu_engine(tiny, OVERLAP, max_batch_size=4)
-    ids = [engine.add_request(*each) for each in zip(TEXTS, params, strict=True)]
-    outputs = [output for _ in range(7) for output in engine.step()]
-    assert engine.readback.is_ahead
-    engine.readback._batch = None  # so that nothing of a launch is left out
-    owner, name = (LAUNCHING | PLACES)[place](engine)
-    with monkeypatch.context() as patch, pytest.raises(Boom):
-        patch.setattr(owner, name, failing(getattr(owner, name)))
-        engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == expected
-    assert_no_block_is_lost(engine)
 
 
 @pytest.mark.cuda

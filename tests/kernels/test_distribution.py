@@ -132,18 +132,6 @@ def test_evenly_spaced_numbers_draw_each_token_as_often_as_its_probability_says(
     assert (counts - n * probabilities[0]).abs().max() <= 1 + 1e-3
 
 
-@pytest.mark.parametrize("params", DRAWN_LIKE, ids=str)
-def test_a_seeds_own_numbers_pass_a_chi_square_test(params: SamplingParams):
-    n, V = 20_000, 10
-    logits = random_logits(1, V, scale=1.0)
-    expected = n * warped_probabilities(logits, [params])[0]
-    tokens = sample(logits.expand(n, V), [params] * n, [uniform_number(11, i) for i in range(n)])
-    counts, possible = counts_of(tokens, V), expected > 0
-    assert counts[~possible].eq(0).all()
-    chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
-    assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
-
-
 @pytest.mark.slow
 @given(
     st.lists(st.sampled_from([0.0, 0.0, 1e-30, 1e-9, 0.1, 1.0, 3.0]), min_size=1, max_size=30).filter(any),

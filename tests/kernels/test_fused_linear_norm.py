@@ -116,16 +116,6 @@ def test_it_is_layer_norm_then_linear(
     assert_is_layer_norm_then_linear(function, make_case(*sizes, dtype, device), gelu=gelu)
 
 
-@pytest.mark.slow
-@needs_triton
-@tiled
-@devices
-@pytest.mark.parametrize("sizes", [(65, 17, 130)], ids=str)
-def test_norm_linear_is_the_same_in_any_tile(device: str, sizes: tuple, tile: Tile | None):
-    case = make_case(*sizes, device=device)
-    assert_is_layer_norm_then_linear(norm_linear_triton, case, width=32, gelu=True, tile=tile)
-
-
 @widths
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)

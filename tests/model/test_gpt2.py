@@ -1,6 +1,6 @@
 """labkit's GPT-2 against transformers', and against itself: padded, continued, a token at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2LMHeadModel
 
-from labkit import InferenceEngine, LanguageModel, SamplingParams, load_model
+from labkit import LanguageModel, load_model
 from labkit.model import GPT2, GPT2Config, PastKV
 from labkit.model.prefill_attention import CausalAttention
 
@@ -206,44 +206,3 @@ def test_one_token_at_a_time_gives_the_logits_of_the_whole_forward(pair: Pair):
 
 
 # --- greedy tokens ---------------------------------------------------------------------------------
-
-NUM_NEW = 64
-PROMPT_LENGTHS = [5, 1, 11, 3, 64, 2, 17, 8]
-
-
-def hf_greedy(hf: GPT2LMHeadModel, prompt: Tensor) -> list[int]:
-    """What `transformers.generate` makes of one prompt."""
-    out = hf.generate(prompt[None], attention_mask=torch.ones_like(prompt)[None], do_sample=False)
-    return out[0, len(prompt) :].tolist()
-
-
-@pytest.fixture(scope="module")
-def greedy_case(request, tmp_path_factory, random_hf, save_checkpoint, tiny, tiny_hf) -> Callable:
-    """A model, 8 ragged prompts and NUM_NEW tokens of transformers for each, end of text or not."""
-    model, hf = tiny, tiny_hf
-    if request.param == "random":
-        hf = random_hf(vocab_size=1003, n_positions=160, n_embd=60, n_layer=3, n_head=5)
-        model = load_model(save_checkpoint(hf, tmp_path_factory.mktemp("greedy")))
-    prompts = random_prompts(model.network, PROMPT_LENGTHS)
-    if request.param == "shipped":
-        text = model.tokenizer.encode("To be, or not to be: once upon a time, there was a little girl. ") * 4
-        prompts = [torch.tensor(text[start : start + n]) for start, n in enumerate(PROMPT_LENGTHS)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hf.generation_config, "eos_token_id", None)
-        patch.setattr(hf.generation_config, "pad_token_id", 0)
-        patch.setattr(hf.generation_config, "max_new_tokens", NUM_NEW)
-        return model, prompts, [hf_greedy(hf, prompt) for prompt in prompts]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [1, 8])
-@pytest.mark.parametrize("greedy_case", ["shipped", "random"], indirect=True)
-def test_greedy_tokens_of_a_ragged_batch_equal_transformers_generate(greedy_case, batch_size: int):
-    model, prompts, expected = greedy_case
-    engine = InferenceEngine(model, device="cpu")
-    completions = engine.generate(
-        [prompt.tolist() for prompt in prompts[:batch_size]],
-        SamplingParams(max_new_tokens=NUM_NEW, stop_on_eos=False),
-    )
-    assert [list(c.token_ids) for c in completions] == expected[:batch_size]
-    assert {len(c.token_ids) for c in completions} == {NUM_NEW}

@@ -1,4 +1,4 @@
-"""The registry: architectures by their name in config.json. `test_engine_architectures.py` adds one."""
+"""The registry: architectures by their name in config.json."""
 
 import pytest
 

@@ -1,19 +1,18 @@
 """A fused step against the model it stands for: the same logits, the same tokens, and no padded one."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
 
 import pytest
 import torch
-from helpers import ByteTokenizer, assert_no_block_is_lost, run, tokens_by_request, tokens_of
+from helpers import ByteTokenizer, assert_no_block_is_lost, tokens_of
 from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine.step import attention as step_attention
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
 from labkit.engine.step.graphed import GraphedStep
 from labkit.kernels import checks, paged_attention_append_plain, triton_status
 from labkit.ladder import FUSED_AND_SPLIT
@@ -205,30 +204,6 @@ def test_no_two_engines_share_a_workspace():
     assert made[0] == made[1]
 
 
-@configs
-@pytest.mark.parametrize("is_greedy", [True, False], ids=["greedy", "drawn"])
-def test_a_layer_is_five_calls_and_a_step_has_few_more(config: GPT2Config, is_greedy: bool):
-    engine = make_engine(random_model(config), PLAIN_OPTIONS)
-    step = engine.decode_step.device_step
-    calls = []
-
-    def noted(name: str, function: Callable) -> Callable:
-        def call(*args: object, **kwargs: object) -> object:
-            calls.append((name, kwargs.get("gelu", False)))
-            return function(*args, **kwargs)
-
-        return call
-
-    step.kernels = type(PLAIN)(*(noted(n, f) for n, f in step.kernels._asdict().items()))
-    step.attention.attention = noted("attention", step.attention.attention)
-    engine.generate(PROMPTS[:1], SamplingParams(2, temperature=0.0 if is_greedy else 1.0, seed=1))
-    layer = ["norm_linear", "attention", "linear_residual", "norm_linear", "linear_residual"]
-    assert [name for name, _ in calls] == (
-        ["embed"] + layer * config.n_layer + ["greedy_advance"] * is_greedy
-    )
-    assert [gelu for name, gelu in calls if name == "norm_linear"] == [False, True] * config.n_layer
-
-
 @needs_interpreter
 def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatch: pytest.MonkeyPatch):
     """Not by the longest that there is, which a graph could not ask for: here 64 tokens, of which a program
@@ -283,30 +258,6 @@ def test_on_a_gpu_logits_are_those_of_the_model(tiny, dtype: torch.dtype, bound:
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_tokens_in_float16_first_leave_those_of_rung_00_at_a_near_tie(tiny):
-    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
-    engines = [make_engine(tiny, o, "cuda", torch.float16, max_batch_size=8) for o in (RUNG_00, EAGER)]
-    graphs = make_engine(tiny, FUSED_AND_SPLIT, "cuda", torch.float16, max_batch_size=8)
-    expected, *others = [tokens_of(engine.generate(TEXTS, params)) for engine in (*engines, graphs)]
-    for made in others:
-        for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
-            assert_leaves_at_a_near_tie(engines[0].model, text, tokens, wanted)
-
-
-def assert_leaves_at_a_near_tie(model: LanguageModel, text: str, tokens: tuple, wanted: tuple) -> None:
-    """Where two requests first differ, both tokens are among the likeliest, `HALF_BOUND` apart at most."""
-    assert len(tokens) == len(wanted)
-    first = next((i for i, pair in enumerate(zip(tokens, wanted, strict=True)) if pair[0] != pair[1]), None)
-    if first is None:
-        return
-    prefix = torch.tensor([[*model.tokenizer.encode(text), *wanted[:first]]], device=model.device)
-    lengths = torch.tensor([prefix.shape[1]], device=model.device)
-    logits = model.network.prefill(prefix, lengths).last_logits[0].float()
-    for token_id in (tokens[first], wanted[first]):
-        assert logits.max() - logits[token_id] <= HALF_BOUND
-
-
-@pytest.mark.cuda
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
 def test_on_a_gpu_a_token_that_only_pads_the_vocabulary_is_never_chosen(is_drawn: bool):
     config = replace(CONFIGS["2 layers"], vocab_size=100, n_embd=32)
@@ -316,20 +267,6 @@ def test_on_a_gpu_a_token_that_only_pads_the_vocabulary_is_never_chosen(is_drawn
         engine = make_engine(model, FUSED_AND_SPLIT, "cuda", dtype)
         for tokens in tokens_of(engine.generate([[0], [0, 0, 0]], params)):
             assert all(0 <= token_id < 100 for token_id in tokens)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_requests_come_and_go_and_have_the_tokens_of_rung_00(tiny):
-    def tokens(options) -> list[tuple[int, ...]]:
-        engine = make_engine(tiny, options, "cuda", torch.float32, max_batch_size=4, decode_first=True)
-        outputs, ids = [], []
-        for i, text in enumerate(TEXTS):
-            ids.append(engine.add_request(text, SamplingParams(10 + 3 * i, stop_on_eos=False)))
-            outputs += [output for _ in range(2) for output in engine.step()]
-        handed_out = tokens_by_request(outputs + run(engine))
-        return [handed_out[i] for i in ids]
-
-    assert tokens(FUSED_AND_SPLIT) == tokens(RUNG_00)
 
 
 @pytest.mark.cuda

@@ -25,7 +25,6 @@ from resident_helpers import (
     EACH_PARAMS,
     FUSED_WRITE,
     PROMPTS,
-    RUNG_00,
     TEXTS,
     gpu_engine,
     pad_to_buckets,
@@ -38,7 +37,7 @@ from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.step import graphed
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, garbage_collected_before
-from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, ONE_TABLE
+from labkit.ladder import CUDA_GRAPHS, ONE_TABLE
 
 # --- graphs ----------------------------------------------------------------------------------------
 
@@ -178,20 +177,6 @@ def test_on_a_gpu_graphs_make_the_tokens_of_the_step_itself(tiny, num_requests, 
         assert engine.decode_step.slots.context_lens[max_batch_size] == -1
     assert made["graphs"] == made["eager"]
     assert set(range(1, num_requests + 1)) - set(device_step.buckets)  # some were padded
-
-
-@pytest.mark.cuda
-@needs_triton
-@pytest.mark.parametrize("max_batch_size", [4, 8])
-def test_on_a_gpu_greedy_tokens_of_rungs_06_07_and_08_are_those_of_rung_00(tiny, max_batch_size):
-    prompts, params = workload(tiny, 7)
-    expected = tokens_of(gpu_engine(tiny, RUNG_00, max_batch_size=max_batch_size).generate(prompts, params))
-    for options in (DEVICE_RESIDENT_STATE, ONE_TABLE, CUDA_GRAPHS):
-        engine = gpu_engine(tiny, options, max_batch_size=max_batch_size)
-        assert tokens_of(engine.generate(prompts, params)) == expected, options
-        assert tokens_of(engine.generate(prompts, params)) == expected, options  # from cached prompts
-        assert engine.stats().append_paths["copy_on_write"] > 0
-        assert_no_block_is_lost(engine)
 
 
 @pytest.mark.cuda

@@ -221,26 +221,3 @@ def give(in_flight) -> None:
 
 def engine_again(tiny, options) -> InferenceEngine:
     return gpu_engine(tiny, options, max_batch_size=4, block_size=4)
-
-
-@pytest.mark.cuda
-@needs_triton
-@pytest.mark.parametrize(
-    "place", ["telling the device who runs", "when the device has done it all", "reading the tokens"]
-)
-@resident
-def test_on_a_gpu_after_a_failed_step_everybody_goes_on(tiny, monkeypatch, options, place):
-    prompts, params = workload(tiny, 5, is_drawn=True)
-    expected = tokens_of(gpu_engine(tiny, options, max_batch_size=8).generate(prompts, params))
-    engine = gpu_engine(tiny, options, max_batch_size=8)
-    ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
-    outputs = [output for _ in prompts for output in engine.step()]  # one is admitted in a step
-    owner, name, at_call = PLACES[place]
-    owner = owner(engine.decode_step)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failing(getattr(owner, name), at_call))
-        with pytest.raises(Boom):
-            engine.step()
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == expected
-    assert_no_block_is_lost(engine)

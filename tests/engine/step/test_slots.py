@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from devices import CPU, CUDA, busy_gpu
@@ -15,7 +16,7 @@ from torch import Tensor
 from labkit import SamplingParams
 from labkit.engine import InferenceSession
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.step.slots import DeviceSlots
+from labkit.engine.step.slots import DeviceSlots, SlotMemory
 from labkit.kernels.distribution import as_int64
 from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 
@@ -338,6 +339,14 @@ def test_a_whole_batch_of_the_longest_requests_can_be_sent_at_once(kind, max_bat
         world.join(79, None, PARAMS[2])  # and one more makes 40 blocks of two
     world.step()
     assert world.slots.context_lens[:max_batch].tolist() == [80] * max_batch
+
+
+def test_what_was_put_to_a_tensor_before_is_written_first():
+    memory = SlotMemory({"rows": ((3,), torch.int64)}, 12, CPU)
+    memory.put("rows", np.array([0, 1]), np.array([5, 6]))
+    memory.put("rows", np.array([1]), np.array([7]))
+    memory.write()
+    assert memory["rows"].tolist() == [5, 7, 0]
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
