@@ -66,13 +66,19 @@ class PaddedWithMinusOne(Rows):
         return [-1] * length
 
 
-class KeptByPlaceInMemory(Rows):
-    def __init__(self, *about):
-        super().__init__(*about)
-        self.by_id = {}
+class WritesOnlyNewRows(Rows):
+    """Takes for right what stands in the table of a batch of the same size."""
 
-    def kept(self, session):
-        return self.by_id.setdefault(id(session), {})
+    size = 0
+
+    def fill(self, block_tables_cpu, sessions):
+        for layer_idx in range(self.kv_manager.num_layers):
+            for b, session in enumerate(sessions):
+                before = self.kept(session).get(layer_idx)
+                row = self.row(session, layer_idx)
+                if self.kept(session)[layer_idx] is not before or len(sessions) != self.size:
+                    block_tables_cpu[layer_idx, b] = row
+        self.size = len(sessions)
 
 
 class KeepsSessionsThatEnded(Rows):
@@ -97,7 +103,7 @@ WRONG = {
     NumberOfBlocksAlone: STALE,
     GlobalIds: r"layer 1, request 0 \(row 0\), place 0 names block 12, expected 0\. .* Subtract `offset`\.",
     PaddedWithMinusOne: r"place \d names block -1, expected 0\. The request holds \d blocks; .* padding, and",
-    KeptByPlaceInMemory: r"a row belongs to one session: layer 0, row 0, place \d names block \d, expected",
+    WritesOnlyNewRows: r"a row belongs to one session: .* take no row of the table for right because it was",
     KeepsSessionsThatEnded: r"a session that has ended is forgotten: 4 of 4 that ended are still held, with",
 }
 RIGHT = (Rows, KeptByContent)
