@@ -12,7 +12,7 @@ STEPS = {
     "00": ("my_gather", "my_weights", "my_loops", "attention"),
     "01": ("MyRows", "MyTwoNumbers", "block_tables"),
     "02": ("MyFastPath", "MyOneWrite", "kv_append"),
-    "03": ("MyDispatch", "MyGeneric", "kv_write"),
+    "03": ("MyDispatch", "my_offsets", "MyGeneric", "kv_write"),
     "04": ("MyRule", "MyKernel", "kv_write"),
     "05": ("MyRecords", "MyAppend", "block_info"),
     "06": ("MyKeptSlots", "MyDirtyRows", "block_tables"),

@@ -107,10 +107,6 @@ WRONG = {
         lambda tokens, shared, size: int(tokens % size == 0),
         lambda tokens, shared, size: int(shared or tokens % size == 0) + int(shared and tokens % size == 0),
     ],
-    "must_be_made_anew": [
-        lambda signature, ids: signature is None or signature[0] != len(ids),
-        lambda signature, ids: signature != (len(ids), max(ids, default=-1)),
-    ],
     "break_the_row": [
         lambda ids, free: [("append", free[0])],
         lambda ids, free: [("replace_last", free[0]), ("replace_last", ids[-1])],
@@ -128,13 +124,11 @@ WRONG = {
         as_solved("plan", lambda steps, *_: sorted(steps, reverse=True)),
     ],
     "offsets": [
-        lambda program, ids, pos, strides, D, BLOCK_D: [
-            ids[program[0]] * strides[0] + program[1] * strides[1] + pos * D + d
-            for d in range(program[2] * BLOCK_D, min(D, (program[2] + 1) * BLOCK_D))
+        lambda b, h, ids, slot, strides, D, BLOCK_D: [
+            ids[b] * strides[0] + h * strides[1] + slot * D + d for d in range(D)
         ],
-        lambda program, ids, pos, strides, D, BLOCK_D: [
-            ids[program[0]] * strides[0] + program[1] * strides[1] + pos * strides[2] + d
-            for d in range(program[2] * BLOCK_D, (program[2] + 1) * BLOCK_D)
+        lambda b, h, ids, slot, strides, D, BLOCK_D: [
+            ids[b] * strides[0] + h * strides[1] + slot * strides[2] + d for d in range(BLOCK_D)
         ],
     ],
     "full_batch_steps": [
@@ -144,10 +138,6 @@ WRONG = {
     "slot_mapping": [
         lambda rows, blocks, pos, B, size: [b * size + p for b, p in zip(blocks, pos, strict=True)],
         as_solved("slot_mapping", lambda mapping, *_: [max(0, slot) for slot in mapping]),
-    ],
-    "is_identity": [
-        lambda rows, B: len(rows) == B,
-        lambda rows, B: rows == list(range(len(rows))),
     ],
     "append_tokens": [write_one_by_one, count_before_the_write],
     "send_all": [wait_for_each_copy, wait_for_none],

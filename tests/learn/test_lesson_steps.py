@@ -41,6 +41,7 @@ DONE = {
     ],
     "03": [
         r".*",
+        r".*",
         rf"{LAUNCHED}2 \(6 programs, grid \(3, 2\) and 6 programs, grid \(3, 2\)\)",
         rf"{LAUNCHED}1 \(6 programs, grid \(3, 2\)\)",
     ],

@@ -1,4 +1,4 @@
-"""Lesson 01: the exercises on signatures of rows, and on moves that make a row stale."""
+"""Lesson 01: the exercise on moves that make a row stale."""
 
 import random
 from collections.abc import Callable, Iterable, Sequence
@@ -18,50 +18,6 @@ def signature_of(block_ids: Sequence[int]) -> Signature:
     """The number of blocks and the last one's id (-1 without blocks), which a session compares to know
     whether its row of the block table is still right."""
     return len(block_ids), block_ids[-1] if block_ids else -1
-
-
-# --- exercise 1 ----------------------------------------------------------------------------------------
-
-
-def must_be_made_anew(signature: Signature | None, block_ids: list[int]) -> bool:
-    """Whether a row must be made anew. signature: of the blocks when the row was made; None if it never
-    was."""
-    return signature_of(block_ids) != signature
-
-
-def draw_row(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `must_be_made_anew`: a list of blocks, and the signature of what it may have been
-    before: equal, longer, shorter, empty, with another block, or never asked for."""
-    new_id, *block_ids = rng.sample(range(10), rng.randint(1, 6))
-    *rest, last_id = block_ids or [new_id]
-    before = rng.choice(
-        (
-            block_ids,
-            block_ids[:-1],
-            block_ids[-1:],
-            block_ids[::-1],
-            [*block_ids, new_id],
-            [*rest, new_id],
-            [new_id, *rest[1:], last_id],
-            [new_id, *rest, last_id],
-            [*rest[1:], last_id],
-            [],
-            None,
-        )
-    )
-    return {"signature": None if before is None else signature_of(before), "block_ids": block_ids}
-
-
-MUST_BE_MADE_ANEW = Exercise(
-    name="must_be_made_anew",
-    solution=must_be_made_anew,
-    draw=draw_row,
-    contract="The row stands only if both the number of blocks and the last id are still as the signature "
-    "says. Without blocks the signature is (0, -1); None means that the row was never made.",
-)
-
-
-# --- exercise 2 ----------------------------------------------------------------------------------------
 
 
 def make_moves(block_ids: list[int], moves: Iterable[Move]) -> None:

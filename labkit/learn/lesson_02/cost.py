@@ -1,19 +1,16 @@
 """Lesson 02: what an append asks of the manager and the cache, and where the batched write begins to pay."""
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from types import FrameType
 
 from torch import Tensor
 from torch._ops import OpOverload
 
-from labkit.bench.cost_cards import codes_of, count_calls
+from labkit.bench.cost_cards import count_calls
 from labkit.engine import InferenceEngine
-from labkit.kvcache import KVBlockManager
 from labkit.learn.gates.gate import raised
 from labkit.results import HostTime
-from labkit.watch import profiled_by, steady_decode, steady_prompts
+from labkit.watch import steady_decode, steady_prompts
 from labkit.watch.operators import OperatorMode, storage
 
 NUM_REQUESTS = 8
@@ -32,21 +29,6 @@ def step_work(engine: InferenceEngine) -> str:
     except Exception as error:  # whatever the reader's code raises
         return f"work: not counted, because the engine {raised(error)}"
     return f"{NUM_REQUESTS} requests with room: {with_room}; all at a boundary: {at_a_boundary}"
-
-
-def calls_by_name(engine: InferenceEngine) -> Counter[str]:
-    """Run a step; how often each of the block manager's methods is called from outside it."""
-    names = {code: code.co_name for cls in KVBlockManager.__mro__[:-1] for code in codes_of(cls)}
-    inside = {code.co_filename for code in names}
-    calls: Counter[str] = Counter()
-
-    def on_event(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code in names and frame.f_back.f_code.co_filename not in inside:
-            calls[names[frame.f_code]] += 1
-
-    with profiled_by(on_event):
-        engine.step()
-    return calls
 
 
 def _work_of_a_step(engine: InferenceEngine) -> str:

@@ -1,48 +1,48 @@
-"""Lesson 03: the exercises on where a program stores, and on when requests meet at one slot."""
+"""Lesson 03: where a program stores, and when requests meet at one slot."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from labkit.kernels.triton_runtime import triton
 from labkit.learn.exercise import Exercise
+from labkit.learn.gates import Report
+from labkit.learn.steps import noted
 
-# --- exercise 1 ----------------------------------------------------------------------------------------
+# --- step 2 of the lesson: one program's offsets -------------------------------------------------------
 
 
 def offsets(
-    program: tuple[int, int, int],
+    b: int,
+    h: int,
     block_idx: Sequence[int],
-    pos: int,
+    slot: int,
     strides: tuple[int, int, int],
     D: int,
     BLOCK_D: int,
 ) -> list[int]:
-    """The offsets in a layer's cache [N, H, block_size, D] at which one program of the full-batch kernel
-    stores."""
-    b, h, chunk = program
+    """The offsets in a layer's cache [N, H, block_size, D] at which program (b, h) of a full-batch kernel
+    stores: the values of one head in one slot."""
     stride_n, stride_h, stride_t = strides
-    start = block_idx[b] * stride_n + h * stride_h + pos * stride_t
-    return [start + d for d in range(chunk * BLOCK_D, (chunk + 1) * BLOCK_D) if d < D]
+    first = block_idx[b] * stride_n + h * stride_h + slot * stride_t
+    return [first + d for d in range(BLOCK_D) if d < D]
 
 
 def draw_program(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `offsets`: a pool in which the numbers of a head or of a slot lie together, with or
-    without unused numbers between them."""
+    """Draw arguments of `offsets`: a pool in which the values of a head or of a slot are side by side, with
+    or without unused values between them."""
     H, block_size, D = rng.randint(1, 3), rng.choice((1, 3, 4, 16)), rng.choice((1, 3, 4, 6, 8))
-    BLOCK_D = rng.choice((1, 2, 4, 8, 16))
     inner = D + rng.choice((0, 0, 2))
-    if rng.random() < 0.5:
-        stride_h, stride_t = block_size * inner, inner
-    else:
-        stride_h, stride_t = inner, H * inner
+    stride_h, stride_t = rng.choice(((block_size * inner, inner), (inner, H * inner)))
     block_idx = rng.sample(range(12), rng.randint(1, 5))
     return {
-        "program": (rng.randrange(len(block_idx)), rng.randrange(H), rng.randrange(-(-D // BLOCK_D))),
+        "b": rng.randrange(len(block_idx)),
+        "h": rng.randrange(H),
         "block_idx": block_idx,
-        "pos": rng.choice((0, block_size - 1, rng.randrange(block_size))),
+        "slot": rng.choice((0, block_size - 1, rng.randrange(block_size))),
         "strides": (H * block_size * inner + rng.choice((0, 0, 5)), stride_h, stride_t),
         "D": D,
-        "BLOCK_D": BLOCK_D,
+        "BLOCK_D": triton.next_power_of_2(D),
     }
 
 
@@ -50,12 +50,18 @@ OFFSETS = Exercise(
     name="offsets",
     solution=offsets,
     draw=draw_program,
-    contract="A program starts at its request's block, its head and the slot, each times its own stride. "
-    "It stores BLOCK_D values from its piece on, but only those with d < D. Return the offsets, "
-    "the lowest d first.",
+    contract="A program starts at its request's block, its head and its slot, each times its own stride. "
+    "Of its BLOCK_D lanes only those with d < D store. Return the offsets, lowest first.",
 )
 
-# --- exercise 2 ----------------------------------------------------------------------------------------
+
+def check_offsets(attempt: Callable) -> Report:
+    """What the gate says of step 2; a right answer is noted in the reader's progress."""
+    verdict = OFFSETS.grade(attempt)
+    return noted(Report(": right" in verdict, verdict[:]), "03", "my_offsets", attempt)
+
+
+# --- the exercise ----------------------------------------------------------------------------------------
 
 
 def full_batch_steps(positions: Sequence[int], steps_left: Sequence[int], block_size: int) -> int:

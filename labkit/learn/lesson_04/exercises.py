@@ -1,4 +1,4 @@
-"""Lesson 04: the exercises."""
+"""Lesson 04: the exercise."""
 
 import random
 from typing import Any
@@ -15,11 +15,6 @@ def slot_mapping(
     for b, block, slot in zip(batch_idx, block_idx, pos, strict=True):
         mapping[b] = block * block_size + slot
     return mapping
-
-
-def is_identity(batch_idx: list[int], batch_size: int) -> bool:
-    """Whether row b of the new keys and values is request b's, for every b of the batch."""
-    return batch_idx == list(range(batch_size))
 
 
 def draw_slot_mapping(rng: random.Random) -> dict[str, Any]:
@@ -41,31 +36,4 @@ SLOT_MAPPING = Exercise(
     draw=draw_slot_mapping,
     contract="Begin with -1 for every row of the batch. Entry i of block_idx and pos belongs to row "
     "batch_idx[i]: put block * block_size + slot there.",
-)
-
-
-def draw_is_identity(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `is_identity`: the identity of a batch, or a list that is nearly the identity."""
-    batch_size = rng.randint(1, 6)
-    rows = list(range(batch_size))
-    b = rng.randrange(batch_size)
-    nearly = {
-        "itself": rows,
-        "two swapped": [*rows[:b], *reversed(rows[b : b + 2]), *rows[b + 2 :]],
-        "shuffled": rng.sample(rows, batch_size),
-        "another in its place": [*rows[:b], rng.choice((-b, b - batch_size, b + 1)), *rows[b + 1 :]],
-        "all one further": [row + 1 for row in rows],
-        "one too many": [*rows, batch_size],
-        "one before it": [batch_size, *rows],
-        "a part": rows[: b + 1],
-        "without one": [row for row in range(batch_size + 1) if row != b],
-    }
-    return {"batch_idx": rng.choice([rows, *nearly.values()]), "batch_size": batch_size}
-
-
-IS_IDENTITY = Exercise(
-    name="is_identity",
-    solution=is_identity,
-    draw=draw_is_identity,
-    contract="There must be one entry for each request of the batch, and entry b must be b.",
 )

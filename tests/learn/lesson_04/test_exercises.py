@@ -1,4 +1,4 @@
-"""Lesson 04: the solutions of its exercises say what the package does."""
+"""Lesson 04: the solution of its exercise says what the package does."""
 
 import torch
 from hypothesis import given
