@@ -67,7 +67,7 @@ def graphs_found(engine: InferenceEngine) -> Iterator[None]:
                 raise BrokenContract(
                     f"every batch has a graph: a {kind} batch of {batch_size}, in an engine for "
                     f"{LARGEST_BATCH}, {raised(error)}. Greedy batches and those that draw need a graph "
-                    "each; a batch between two buckets takes the larger one's; and the largest bucket must "
+                    "each, a batch between two buckets takes the larger one, and the largest bucket must "
                     "have as many rows as the engine has slots."
                 ) from error
 
@@ -181,8 +181,9 @@ def require_same_addresses(launches: list[CapturedLaunch], addresses: list[list[
         if [output.data_ptr() for output in launch.outputs] != where:
             raise BrokenContract(
                 f"what a launch makes lies where the capture left it: launch {number} "
-                f"({launch.name.removeprefix('aten.')}) has its output at another address now. A name is no "
-                "address: a graph's launches read at the old one. Copy the numbers there: `a.copy_(b)`."
+                f"({launch.name.removeprefix('aten.')}) has its output at another address now. A name is "
+                "not an address: a graph's launches read at the old address. Copy the values there: "
+                "`a.copy_(b)`."
             )
 
 
@@ -202,8 +203,8 @@ def require_none_twice(launches: list[CapturedLaunch], runs: Counter[int]) -> No
         if runs[number] > NUM_REPLAYS:
             raise BrokenContract(
                 f"a replay runs each launch once: launch {number} ({launch.name.removeprefix('aten.')}) ran "
-                f"{runs[number]} times in {NUM_REPLAYS} replays. In a step that draws, or counts, a second "
-                "run gives something else."
+                f"{runs[number]} times in {NUM_REPLAYS} replays. In a step that draws, or that counts, a "
+                "second run gives something else."
             )
 
 
@@ -220,7 +221,7 @@ def compare(launches: list[CapturedLaunch], made: list[Outputs], expected: list[
                         "what a launch makes lies where the capture left it: after replay "
                         f"{replay}, launch {number} ({launch.name.removeprefix('aten.')}) has "
                         f"{there[tuple(place)].item():.4g} at place {place} of {which}, expected "
-                        f"{right[tuple(place)].item():.4g}. The launches behind it read at the addresses of "
-                        "the capture. Run each launch once, in order, and copy what it gives back to the "
-                        "tensors in its `outputs`."
+                        f"{right[tuple(place)].item():.4g}. Later launches read at the addresses of the "
+                        "capture. Run each launch once, in order, and copy what it returns to the tensors in "
+                        "its `outputs`."
                     )
