@@ -75,9 +75,9 @@ LIES = "what a launch makes lies where the capture left it: after replay 1, laun
 WRONG = {
     RunsOnly: LIES.format("1 (index)", -1),
     TheFirstOutputAlone: " of its output 1 of 2, expected ",
-    Nothing: "Run each launch once, in order, and copy what it gives back to the tensors in its `outputs`",
+    Nothing: "Run each launch once, in order, and copy what it returns to the tensors in its `outputs`",
     RunsTwice: "a replay runs each launch once: launch 0 (slice) ran 8 times in 4 replays.",
-    SetsTheData: "launch 1 (index) has its output at another address now. A name is no address",
+    SetsTheData: "launch 1 (index) has its output at another address now. A name is not an address",
     LaunchRecorder: "object has no attribute 'replay'",
     Unwritten: "replay: not attempted yet.",
 }
