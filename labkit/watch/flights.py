@@ -51,14 +51,6 @@ class Flights:
         return self.tokens_launched - self.tokens_handed_out
 
     @property
-    def most_in_flight(self) -> int:
-        """Steps that had been launched and not read, at most, at the end of a call's launches."""
-        return max(
-            sum(f.launched_in <= call and (f.read_in is None or f.read_in >= call) for f in self.flights)
-            for call in range(1, self.calls + 1)
-        )
-
-    @property
     def calls_that_waited(self) -> list[int]:
         """The calls that read a step while no later step was in flight, so that the device had to wait."""
         ahead = {flight.read_in for flight in self.flights if flight.read_in is not None}

@@ -97,12 +97,6 @@ def break_the_row(block_ids: list[int], free_ids: list[int]) -> list[Move]:
     return [("replace", 0, free_ids[0])]
 
 
-def break_the_row_by_shrinking(block_ids: list[int], free_ids: list[int]) -> list[Move]:
-    """Moves that make a row stale: shrink by two blocks, and grow again to the same number of blocks and the
-    same last id."""
-    return [("truncate", len(block_ids) - 2), ("append", free_ids[0]), ("append", block_ids[-1])]
-
-
 def draw_list(rng: random.Random) -> dict[str, Any]:
     """Draw arguments of `break_the_row`: a list of 2 to 6 blocks of the pool, and the free ones."""
     ids = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
