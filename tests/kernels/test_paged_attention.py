@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
 from torch import Tensor
@@ -110,48 +110,30 @@ def assert_is_dense_attention(attention: Callable[..., Tensor], case: Case) -> N
     torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
 
 
-SMALL = {
-    "all contexts empty": {"context_lens": [0, 0, 0]},
-    "at, before and past a boundary": {"context_lens": [3, 4, 5, 8, 0, 1]},
-    "blocks of 64": {"context_lens": [63, 64, 65, 130], "block_size": 64},
-    "head size 64": {"context_lens": [20, 3], "D": 64, "H": 1, "block_size": 16},
-    "head size 80": {"context_lens": [9, 0], "D": 80, "H": 1},
-    "three queries to a key": {"context_lens": [9, 0, 4], "group": 3, "D": 20},
-    "the far end of a large pool": {"context_lens": [5, 9], "num_blocks": 50},
-}
-small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
-
 random_sizes = st.fixed_dictionaries(
     {
-        "context_lens": st.lists(st.integers(0, 40), min_size=1, max_size=4),
+        "context_lens": st.lists(
+            st.integers(0, 40) | st.sampled_from([63, 64, 65, 130]), min_size=1, max_size=4
+        ),
         "H": st.integers(1, 4),
-        "D": st.integers(1, 40),
+        "D": st.integers(1, 40) | st.sampled_from([64, 80]),
         "group": st.integers(1, 5),
         "block_size": st.sampled_from([1, 3, 4, 6, 8, 64]),
+        "dtype": st.sampled_from(list(TOLERANCE)),
+        "num_blocks": st.sampled_from([None, 600]),  # the far end of a large pool
     }
 )
 
 
 @pytest.mark.slow
-@dtypes
-@small
+@settings(max_examples=25)
+@given(random_sizes)
+@example({"context_lens": [0, 0, 0]})
+@example({"context_lens": [3, 4, 5, 8, 0, 1]})  # at, before and past a boundary
 @pytest.mark.parametrize("attention", BOTH)
-def test_it_is_dense_attention(attention: Callable, sizes: dict, dtype: torch.dtype):
+def test_it_is_dense_attention(attention: Callable, sizes: dict):
     device = KERNEL_DEVICE if attention is paged_attention_triton else "cpu"
-    assert_is_dense_attention(attention, make_case(**sizes, dtype=dtype, device=device))
-
-
-@given(random_sizes)
-def test_plain_is_dense_attention_at_any_size(sizes: dict):
-    assert_is_dense_attention(paged_attention_plain, make_case(**sizes))
-
-
-@pytest.mark.slow
-@needs_triton
-@settings(max_examples=20)
-@given(random_sizes)
-def test_triton_is_dense_attention_at_any_size(sizes: dict):
-    assert_is_dense_attention(paged_attention_triton, make_case(**sizes, device=KERNEL_DEVICE))
+    assert_is_dense_attention(attention, make_case(**sizes, device=device))
 
 
 @pytest.mark.parametrize("attention", BOTH)
