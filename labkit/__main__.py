@@ -2,7 +2,7 @@
 
 Started by a JupyterHub, it is the reader's server there.
 
-The first time it shows the first notebook and its table of contents; later what was open the last time.
+The first time it shows the home page, which lists all notebooks; later what was open the last time.
 """
 
 import os

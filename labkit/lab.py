@@ -23,6 +23,7 @@ from labkit.errors import OptionError
 from labkit.kernels import triton_status
 from labkit.ladder import LADDER, LESSONS, PAGES, Lesson, Page, Rung, all_pages
 from labkit.learn.gates import Report
+from labkit.learn.home import Home
 from labkit.learn.kept import Kept, keep_all, kept
 from labkit.learn.lessons import GATES
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
@@ -36,7 +37,7 @@ from labkit.show import ProgressRow, draw_progress, show_thousands
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
-__all__ = ["begin", "progress", "start"]
+__all__ = ["begin", "home", "progress", "start"]
 
 
 @dataclass(frozen=True)
@@ -262,6 +263,14 @@ def _say_where(title: str) -> torch.device:
     print(f"versions Python {platform.python_version()}, torch {torch.__version__}")
     print(f"Triton   {status.mode}: {status.reason}")
     return torch.device("cuda" if on_gpu else "cpu")
+
+
+def home() -> Home:
+    """All notebooks in order, how long each takes, what you have done in it, and where to continue.
+
+    Raises OptionError if the file of your progress is broken.
+    """
+    return Home(read_progress())
 
 
 def progress() -> Figure:

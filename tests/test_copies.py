@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from notebook_files import FOLDER, NOTEBOOKS
+from notebook_files import FOLDER, HOME, NOTEBOOKS
 
 from labkit import copies, paths
 from labkit.copies import make_copies, told
@@ -153,7 +153,7 @@ def test_the_command_copies_every_notebook(tmp_path):
     assert answer.stdout == f"Your notebooks are in {tmp_path / 'mine'}\n"
     made = sorted((tmp_path / "mine").rglob("*.ipynb"))
     assert {path.relative_to(tmp_path / "mine") for path in made} == {
-        p.relative_to(FOLDER) for p in NOTEBOOKS
+        p.relative_to(FOLDER) for p in (HOME, *NOTEBOOKS)
     }
     links = "".join(path.read_text(encoding="utf-8") for path in made if path.parent.name == "mine")
     assert "](../../GLOSSARY.md" in links and "](../GLOSSARY.md" not in links

@@ -65,9 +65,9 @@ def test_settings_of_ours_are_below_the_readers(started, monkeypatch):
     assert plugin[1] == {"checkForUpdates": False, "fetchNews": "false"}
 
 
-def test_the_first_layout_shows_the_first_notebook_of_the_course():
+def test_the_first_layout_shows_the_home_page():
     layout = json.loads(labkit_main.FIRST_LAYOUT.read_text())["data"]
-    shown = f"notebook:notebooks/mine/{all_pages()[0].notebook}"
+    shown = "notebook:notebooks/mine/index.ipynb"
     assert layout["layout-restorer:data"]["main"]["current"] == shown
     assert layout[shown]["data"]["path"] == shown.removeprefix("notebook:")
 

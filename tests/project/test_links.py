@@ -6,12 +6,12 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from notebook_files import DEEPER, FOLDER, NOTEBOOKS, name_of
+from notebook_files import DEEPER, FOLDER, HOME, NOTEBOOKS, name_of
 
 from labkit.ladder import LESSONS, PAGES
 from labkit.paths import ROOT
 
-TEXTS = sorted([*ROOT.glob("*.md"), *NOTEBOOKS, ROOT / "data/tiny-gpt2/README.md"])
+TEXTS = sorted([*ROOT.glob("*.md"), HOME, *NOTEBOOKS, ROOT / "data/tiny-gpt2/README.md"])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

@@ -1,11 +1,12 @@
-"""The notebooks: the lessons and pages, and what goes deeper, which has its lesson's file name."""
+"""The notebooks: the home page, lessons and pages, and what goes deeper, which has its lesson's file name."""
 
 from pathlib import Path
 
 from labkit.paths import ROOT
 
 FOLDER = ROOT / "notebooks"
-CORES = sorted(FOLDER.glob("*.ipynb"))
+HOME = FOLDER / "index.ipynb"
+CORES = sorted({*FOLDER.glob("*.ipynb")} - {HOME})
 DEEPER = sorted(FOLDER.glob("deeper/*.ipynb"))
 NOTEBOOKS = [*CORES, *DEEPER]
 
