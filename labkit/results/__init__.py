@@ -30,7 +30,7 @@ from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfiledStep, ProfileRecord, StepProfile
 from labkit.results.published import headline, noise_floor, published_figures, series_drift
 from labkit.results.record import Host, Record
-from labkit.results.runs import Run, RunsRecord, rates_table
+from labkit.results.runs import Run, RunsRecord
 from labkit.results.sampling import SamplingRecord, SamplingRun
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

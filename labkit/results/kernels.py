@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import pandas as pd
-
 from labkit.results.device_time import KernelTime, TracedStep
 from labkit.results.files import load
 
@@ -131,11 +129,3 @@ def part_us(step: TracedStep) -> dict[str, float]:
 def part_counts(step: TracedStep) -> dict[str, float]:
     """How many kernels and copies of a step belong to each of PARTS."""
     return sums(step, PARTS, part_of, lambda kernel: kernel.count)
-
-
-def rest_table(step: TracedStep, most: int = 8) -> pd.DataFrame:
-    """The kernels of the part REST, which no byte of the limit explains: the `most` that take longest, a row
-    per kernel."""
-    rest = [kernel for kernel in step.kernels if part_of(kernel) == REST]
-    rows = [(short_name(k.name), round(k.count, 1), round(k.us, 1)) for k in rest[:most]]
-    return pd.DataFrame(rows, columns=["kernel", "per step", "us"]).set_index("kernel")

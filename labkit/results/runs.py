@@ -1,7 +1,7 @@
 """Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import ClassVar, Self
@@ -217,15 +217,6 @@ def compared_runs(
 def total_paths(runs: Sequence[Run]) -> dict[str, int]:
     """How often each append path ran in all runs together."""
     return dict(sum((Counter(run.append_paths) for run in runs), Counter()))
-
-
-def rates_table(records: Mapping[str, RunsRecord]) -> pd.DataFrame:
-    """Decode tokens per second, with their share of the limit: a row per rung, a column per record."""
-    cells = {
-        name: {n: f"{record.rate(n):,.0f} ({100 * record.share_of_limit(n):.1f} %)" for n in record.rates}
-        for name, record in records.items()
-    }
-    return pd.DataFrame(cells).fillna("").sort_index()
 
 
 def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:

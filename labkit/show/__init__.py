@@ -58,11 +58,11 @@ from labkit.show.lines import (
     draw_machines,
     draw_turns,
 )
-from labkit.show.peers import draw_peers, draw_step_parts
 from labkit.show.progress import ProgressRow, draw_progress
 from labkit.show.requests import Stretch, draw_request
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
+from labkit.show.step_parts import draw_step_parts
 from labkit.show.tables import show_thousands, with_thousands
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from made_records import run_of, runs_record
 
 from labkit.errors import RecordError
-from labkit.results import Run, rates_table
+from labkit.results import Run
 from labkit.results.runs import grouped, total_paths
 
 
@@ -47,11 +47,6 @@ def test_the_steps_of_a_ladder():
     table = ladder(r00=4.0, r01=1.0).table()
     assert list(table.loc["00"]) == ["25", "6.2", "", "", ""]
     assert list(table.loc["01"]) == ["100", "25.0", "×4.00", "[4.000, 4.000]", "faster"]
-
-
-def test_rungs_of_several_workloads_in_one_table():
-    rates = rates_table({"a": ladder(r00=4.0, r01=1.0), "b": ladder(r01=2.0)})
-    assert rates.to_dict("list") == {"a": ["25 (6.2 %)", "100 (25.0 %)"], "b": ["", "50 (12.5 %)"]}
 
 
 def stepped(*gaps_us: list[int]) -> Run:

@@ -117,13 +117,6 @@ def test_steps_of_a_gpu_are_cut_by_group_of_kernels():
     assert widths(axes) == [100, 0, 60, 0, 0, 0] and list(axes.lines[0].get_xdata()) == [126, 126]
 
 
-def test_peers_are_ordered_by_their_medians_beside_the_limit():
-    rates = {"vllm": [300.0, 200.0, 220.0], "labkit 10": [100.0, 110.0, 290.0]}
-    figure = show.draw_peers(rates, limit=400.0, notes={"vllm": "×2.00"})
-    assert [list(line.get_xdata()) for line in lines(figure, "o")] == [rates["labkit 10"], rates["vllm"]]
-    assert texts(figure) == ["110", "", "220", "×2.00", "400", ""]
-
-
 def test_every_machine_has_a_colour_or_a_marker_and_the_newest_record_is_thick():
     figure = show.draw_machines(
         {f"{i}: x": {"00": 1.0 + i, "02": 9.0} for i in range(len(SERIES) + 2)}, "", "M"

@@ -6,7 +6,7 @@ import pandas as pd
 
 from labkit.bench import DecodeLimit
 from labkit.bench.limit import on_paper, step_limit
-from labkit.results import CostCardRecord, PeersRecord, RunsRecord, TracedStep, counts_table
+from labkit.results import CostCardRecord, PeersRecord, TracedStep, counts_table
 from labkit.results.kernels import ATTENTION, HEAD, LAYERS, part_counts, part_us
 
 # --- the records of all rungs, and of other engines, side by side --------------------------------------
@@ -24,16 +24,6 @@ COUNTS = {
 }
 
 
-def prefill_table(records: Mapping[str, RunsRecord], rungs: Sequence[str]) -> pd.DataFrame:
-    """The share of a run that the prefill of its prompts takes: a row per rung, a column per record."""
-    return pd.DataFrame(
-        {
-            name: {rung: f"{100 * record.prefill_share(rung):.1f} %" for rung in rungs}
-            for name, record in records.items()
-        }
-    )
-
-
 def removed_table(
     record: CostCardRecord, model: str, batch_size: int, lengths: Sequence[int]
 ) -> pd.DataFrame:
@@ -42,17 +32,6 @@ def removed_table(
     found = record.cards(lengths, model)
     cards = {rung: card for (rung, size), card in found.items() if size == batch_size}
     return counts_table(dict(sorted(cards.items())), COUNTS).T.rename_axis("rung")
-
-
-def peer_notes(record: PeersRecord) -> dict[str, str]:
-    """For each other engine, by name, how many times faster labkit's last rung is, with the interval."""
-    notes = {}
-    for engine in record.engines:
-        if engine != record.ours:
-            compared = record.comparison(engine, record.ours)
-            low, high = compared.interval
-            notes[engine] = f"{record.ours}: ×{compared.speedup:.2f} [{low:.2f}, {high:.2f}]"
-    return notes
 
 
 def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
@@ -81,23 +60,6 @@ def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
     head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
     num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
     return {part: 1e6 * n / bandwidth for part, n in num_bytes.items()}
-
-
-def gap_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
-    """A row per part of a recorded step: its microseconds, the least that it could take, and its share of the
-    gap between the two."""
-    parts, floors = part_us(step), step_floors(step, bandwidth)
-    gap = sum(parts.values()) - sum(floors.values())
-    rows = {
-        part: {
-            "us": round(us, 1),
-            "at the limit": round(floors.get(part, 0.0), 1),
-            "% of the copy bandwidth": f"{100 * floors[part] / us:.0f}" if part in floors else "",
-            "% of the gap": f"{100 * (us - floors.get(part, 0.0)) / gap:.0f}",
-        }
-        for part, us in parts.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def kernels_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:

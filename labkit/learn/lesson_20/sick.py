@@ -211,7 +211,7 @@ WOULD_SHOW = {
     "fixed addresses": "a replay would read an old tensor, so texts would be wrong in every visit to a rung "
     "that replays",
     "undo": "all would be well until a step fails after it has taken a block",
-    "discard": "a text would have tokens behind its end, which check_integrity or the count of tokens shows",
+    "discard": "a text would have tokens after its end, which check_integrity or the count of tokens shows",
     "few kernels": "the card would count more operators, and no index tensor more, on a rung from 09 up",
 }
 BROKEN = {"A": "fresh rows", "B": "undo", "C": "send changes"}
