@@ -26,10 +26,10 @@ def faults_of(record: Record) -> str:
         f"{sum(s['schedules'] for s in rungs):,} schedules from seed {record.seed}: "
         f"{sum(sum(s['fired'].values()) for s in rungs):,} calls were made to fail, at {len(points)} points. "
         f"{ended['length']:,} requests ended complete, {ended['cancelled']:,} were cancelled, "
-        f"{ended['error']:,} had numbers that are none. The engine said {sum(s['gave_up'] for s in rungs):,} "
-        f"times that it cannot go on. **{num_fell(record)} schedules fell.** {made_at(record)}",
+        f"{ended['error']:,} had a NaN. The engine said {sum(s['gave_up'] for s in rungs):,} "
+        f"times that it cannot go on. **{num_fell(record)} schedules failed.** {made_at(record)}",
         "",
-        "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | fell |",
+        "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | schedules that failed |",
         "| --- |" + " ---: |" * 6,
     ]
     lines += [
@@ -71,7 +71,7 @@ def flood_row(record: Record, flood: dict) -> str:
 
 
 def growth(sampled: Sequence[int]) -> float:
-    """The last of the numbers, one for each hundred requests, beside that after the first thousand, behind
+    """The last of the numbers, one for each hundred requests, beside that after the first thousand, after
     which memory is flat; 1 where there are no more."""
     settled = sampled[9:]
     return settled[-1] / settled[0] if any(settled) else 1.0
