@@ -223,8 +223,8 @@ def installation_line() -> str:
         for build in json.loads((ROOT / "data" / "installation.json").read_text("utf-8"))
     )
     return (
-        f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. PyTorch's CPU build "
-        f"makes it {cpu}."
+        f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. With PyTorch's CPU build "
+        f"it is {cpu}."
     )
 
 

@@ -29,7 +29,7 @@ def faults_of(record: Record) -> str:
         f"{ended['error']:,} had a NaN. The engine said {sum(s['gave_up'] for s in rungs):,} "
         f"times that it cannot go on. **{num_fell(record)} schedules failed.** {made_at(record)}",
         "",
-        "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | schedules that failed |",
+        "| rung | schedules | fault points | calls that failed | steps that failed | preemptions | failed |",
         "| --- |" + " ---: |" * 6,
     ]
     lines += [
