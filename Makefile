@@ -31,7 +31,6 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.enabled=True \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=tags \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jupyter \
-  --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jp-MarkdownHeadingCollapsed \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
 .PHONY: help lab test test-fast test-gpu soak test-browser notebooks book lint doctor clean

@@ -15,7 +15,6 @@ from labkit import paths
 from labkit.errors import ProjectError
 
 MADE_FROM = "labkit_made_from"  # metadata of a copy: the digest of its cells as they were when it was made
-FOLDED = "jp-MarkdownHeadingCollapsed"  # JupyterLab's metadata of a heading
 
 
 def make_copies() -> list[str]:
@@ -49,27 +48,12 @@ def _is_of_now(original: Path, copy: Path, depth: int) -> bool:
     if copy.exists():
         made_from, now = _digests_of(copy)
         if newest == made_from or now != made_from:
-            _fold_again(notebook, copy)
             return newest == made_from
     notebook.metadata[MADE_FROM] = newest
     written = copy.with_suffix(".new")
     nbformat.write(notebook, written)
     written.replace(copy)
     return True
-
-
-def _fold_again(original: NotebookNode, copy: Path) -> None:
-    """Fold the headings of a copy that are folded in the original: *Run All* unfolds them for good."""
-    headings = {cell.source for cell in original.cells if cell.metadata.get(FOLDED)}
-    try:
-        notebook = nbformat.read(copy, as_version=4)
-    except Exception:  # the reader's, whatever it is
-        return
-    unfolded = [c for c in notebook.cells if c.source in headings and not c.metadata.get(FOLDED)]
-    for cell in unfolded:
-        cell.metadata[FOLDED] = True
-    if unfolded:
-        nbformat.write(notebook, copy)
 
 
 def _digests_of(copy: Path) -> tuple[str, str]:

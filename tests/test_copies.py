@@ -106,20 +106,6 @@ def test_what_the_reader_did_stays_while_the_notebook_does(project):
         assert (paths.MINE / LESSON).read_bytes() == before
 
 
-def test_a_heading_that_run_all_unfolded_is_folded_again(project):
-    def fold(notebook):
-        notebook["cells"][0]["metadata"]["jp-MarkdownHeadingCollapsed"] = True
-
-    copy = paths.MINE / LESSON
-    edit(project / "notebooks" / LESSON, fold)
-    make_copies()
-    edit(copy, run_and_save)
-    edit(copy, lambda notebook: notebook["cells"][0]["metadata"].clear())
-    make_copies()
-    folded, ran = read(copy)["cells"]
-    assert folded["metadata"] == {"jp-MarkdownHeadingCollapsed": True} and ran["execution_count"] == 7
-
-
 def test_a_changed_notebook_is_copied_again_unless_the_reader_has_written_in_the_copy(project):
     copy, original = paths.MINE / LESSON, project / "notebooks" / LESSON
     make_copies()

@@ -16,7 +16,7 @@ IGNORED_TAG, IGNORED_LINE = "nbval-ignore-output", "# NBVAL_IGNORE_OUTPUT"
 COMPARED = {"text/plain", "text/html", "text/markdown"}
 LONGEST_LINE = 100  # characters that are printed; JupyterLab breaks longer lines inside a word
 LONGEST_CODE = 111  # of source in a diff, with its sign; a reader sees that as HTML, which is not broken
-KEPT_METADATA = {"tags", "jupyter", "jp-MarkdownHeadingCollapsed"}  # as the Makefile's masks
+KEPT_METADATA = {"tags", "jupyter"}  # as the Makefile's masks
 SLIDERS = "application/vnd.jupyter.widget-view+json"
 
 
