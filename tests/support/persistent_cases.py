@@ -18,7 +18,7 @@ from labkit.model import LinearWeights
 # Of numbers up to about 8 after all layers: in half precision a few units in their last place, for each
 # layer rounds six times.
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 2**-6, torch.bfloat16: 2**-3}
-EPS = 1e-5
+EPS = 1e-2  # large enough to be missed
 
 
 class OneLayer(NamedTuple):
