@@ -1,11 +1,10 @@
 """Rows of the block table: which are kept, which are made anew, and why."""
 
 import pytest
-from helpers import make_engine, make_manager, tokens_alone
+from helpers import make_engine, tokens_alone
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, watch
-from labkit.learn.lesson_01 import exercises
-from labkit.watch.rows import RowWatch, reason_of
+from labkit.watch.rows import reason_of
 
 CACHED = LADDER["01"].options
 
@@ -61,39 +60,6 @@ def test_the_watch_counts_the_rows_that_are_really_made(watched, monkeypatch):
     made_anew = rows[rows["reason"] != "kept"].groupby("step").size()
     for number in rows["step"].unique():
         assert counts[number - 1] == 3 + made_anew.get(number, 0)
-
-
-def test_a_row_full_to_its_last_entry_is_watched_and_left_as_it_was():
-    engine = make_engine(options=CACHED)  # 64 positions, 16 blocks of 4
-    engine.add_request([1] * 58, SamplingParams(6, stop_on_eos=False))
-    rows = watch.record_rows(engine, 6)
-    assert reasons_by_request(rows)[0] == ["first", "copy_on_write", "kept", "boundary", "kept"]
-    assert rows["blocks"].max() == 16
-
-
-def test_rows_forgotten_with_the_same_blocks_are_told_apart(monkeypatch):
-    engine = make_engine(options=CACHED, prefix_cache=False)
-    engine.add_request([1, 2, 3], SamplingParams(9, stop_on_eos=False))
-    engine.step()
-    steps, step = iter(range(100)), engine.step
-
-    def rolled_back_before_the_second():
-        if next(steps) == 1:
-            (session,) = engine.scheduler.running.values()
-            session.roll_back()
-        step()
-
-    monkeypatch.setattr(engine, "step", rolled_back_before_the_second)
-    rows = watch.record_rows(engine, 4)
-    assert reasons_by_request(rows)[0] == ["first", "forgotten", "boundary", "kept"]
-
-
-def test_a_stale_row_is_called_so():
-    session = exercises.session_on(make_manager(num_layers=1, max_blocks_per_layer=10), [3, 7, 5])
-    row_watch = RowWatch()
-    assert row_watch.ask(session, 0, 0)[1] == "first"
-    session.block_ids_per_layer[0][1] = 9
-    assert row_watch.ask(session, 0, 0)[1] == "stale"
 
 
 @pytest.mark.parametrize(("rung", "block_tables"), [("00", "rebuilt"), ("06", "resident")])
