@@ -143,7 +143,10 @@ def opened(browser: Any, address: str, notebook: str | None = None) -> Iterator[
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     page = context.new_page()
     page.set_default_timeout(1000 * CELL_SECONDS)
-    place = f"workspaces/{notebook.replace('/', '_')}/tree/notebooks/mine/{notebook}" if notebook else ""
+    place = ""
+    if notebook:
+        workspace = notebook.removesuffix(".ipynb").replace("/", "_")  # with a dot in its name there is none
+        place = f"workspaces/{workspace}/tree/notebooks/mine/{notebook}"
     try:
         page.goto(f"{address}/lab/{place}?token={TOKEN}{'&reset' if notebook else ''}")
         page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
