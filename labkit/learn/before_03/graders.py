@@ -145,8 +145,8 @@ class Language:
 
 GUARD = 64  # numbers before and behind a tensor, when Triton itself runs the kernel
 OFF = (
-    "Where the mask is off, `tl.load` gives anything (here nan), and what is computed from that is anything, "
-    "too. Its argument `other` says what to put there."
+    "Where the mask is off, `tl.load` returns anything (here nan), and so does everything computed from "
+    "it. Its argument `other` says what to put there."
 )
 UNTOUCHED = -77.0  # in `out` and around it, before a kernel runs
 
@@ -352,14 +352,14 @@ def row_maxes_launch(rows: int, columns: int, stride: int, block_rows: int, bloc
     return rows_launch(values, values.amax(1), stride, block_rows, block_columns)
 
 
-ROW = "A row begins `stride` numbers behind the row above, and has `num_columns` numbers"
+ROW = "A row begins `stride` numbers after the row above, and has `num_columns` numbers"
 ROW_SUMS = KernelExercise(
     "row_sums",
     tuple(row_sums_launch(*shape) for shape in SHAPES),
-    f"{ROW}; what is not in the row must count as 0.",
+    f"{ROW}; anything outside of the row must count as 0.",
 )
 ROW_MAXES = KernelExercise(
     "row_maxes",
     tuple(row_maxes_launch(*shape) for shape in SHAPES),
-    f"{ROW}; what is not in the row must never be the largest.",
+    f"{ROW}; anything outside of the row must never be the largest.",
 )

@@ -61,9 +61,9 @@ def _own_slots(engine: InferenceEngine) -> None:
         for layer_idx in range(manager.num_layers):
             if taken[layer_idx] > needed[layer_idx]:
                 raise BrokenContract(
-                    f"no block is taken that is not needed: layer {layer_idx} took {taken[layer_idx]} in a "
+                    f"no block is taken without need: layer {layer_idx} took {taken[layer_idx]} in a "
                     f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
-                    "copied, whoever shares it: behind it a new one begins. And the last holder of a block "
+                    "copied, whoever shares it: after it a new one begins. And the last holder of a block "
                     "that others have copied writes in place. `ready_block` knows both."
                 )
             if not takes_block and num_written[layer_idx] != 1:
@@ -123,7 +123,7 @@ def _watched(
             request, session = running[b]
             if wrong := _wrong_slot(session, layer_idx, block_index, slot):
                 raise BrokenContract(
-                    "a token is written behind its request's last one, into a block of its own: "
+                    "a token is written after its request's last one, into a block of its own: "
                     f"layer {layer_idx}, request {request.request_id} (row {b}): {wrong}"
                 )
         return inner(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
@@ -140,7 +140,7 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
     if slot >= manager.block_size and not own_slot:
         return (
             f"slot {slot} of block {block_id} was written, but a block has slots 0 to "
-            f"{manager.block_size - 1}. Behind a full block a new one begins: `ready_block` takes it."
+            f"{manager.block_size - 1}. After a full block a new one begins: `ready_block` takes it."
         )
     holders = manager.block_refcounts.get(block_id, 0)
     if not holders:
@@ -156,8 +156,8 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
         )
     if (recorded := manager.info(last_id).block_index) != (own := last_id - offset):
         return (
-            f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has a "
-            "record of its own, a copy's too."
+            f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has "
+            "a record of its own, and so has a copy."
         )
     if (slot, block_id) != (own_slot, last_id):
         return (

@@ -63,15 +63,15 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
         if slot in slot_of:
             raise BrokenContract(
                 f"a slot is one request's: slot {slot} has request {slot_of[slot].request_id} and request "
-                f"{request.request_id} (row {row}). Give out what is free, and nothing else."
+                f"{request.request_id} (row {row}). Hand out free slots only."
             )
         slot_of[slot] = request
     for row, slot in enumerate(mapping[len(requests) :], start=len(requests)):
         if slot != padding_slot:
             raise BrokenContract(
                 f"rows behind the batch are padding: slot_mapping[{row}] is {slot} in a step of "
-                f"{len(requests)} requests, expected the padding slot, {padding_slot}. Whoever left has no "
-                "row any more."
+                f"{len(requests)} requests, expected the padding slot, {padding_slot}. A request that "
+                "has left has no row any more."
             )
     return mapping[: len(requests)]
 
@@ -178,8 +178,8 @@ class Launches:
                 )
             if session in sessions[:place]:
                 raise BrokenContract(
-                    f"what is sent goes once: {name} was called for {who} twice in one call. Who joins may "
-                    "have changed, too, and a list of blocks changes in each table."
+                    f"what is sent goes once: {name} was called for {who} twice in one call. A request "
+                    "that joins may also have changed, and a list of blocks changes in each table."
                 )
 
     def _check_mapping_is_new(self, sessions: list[InferenceSession], mapping: list[int]) -> None:
@@ -197,8 +197,9 @@ class Launches:
             if slot_of[session] != slot:
                 raise BrokenContract(
                     f"a request keeps its slot: request {self._request_of[session].request_id} had slot "
-                    f"{slot} in the last step and has slot {slot_of[session]} now. Who is known stays where "
-                    "it is, whoever joins or leaves: else all that is there would have to be sent again."
+                    f"{slot} in the last step and has slot {slot_of[session]} now. A session that has a "
+                    "slot keeps it when others join or leave. Otherwise all that is there would have to "
+                    "be sent again."
                 )
 
     def _check_who_is_known(self, sessions: list[InferenceSession]) -> None:

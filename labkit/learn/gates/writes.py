@@ -69,7 +69,7 @@ def right_again(path_of: PathOf) -> Trial:
                 _try(kv_write, second, path_of(second.is_whole, is_constant(second.pos)), device)
             except BrokenContract as broken:
                 raise BrokenContract(
-                    "a write goes by its own lists, and by none that was kept of another: after a write to "
+                    "a write uses its own lists, and none that was kept from another write: after a write to "
                     f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
                     f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
                 ) from broken
@@ -131,7 +131,7 @@ def _other_path(case: Case, path: object, expected: str) -> str:
 
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
-    "full_batch": "On that path blocks alone differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
+    "full_batch": "On that path only the blocks differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
     "list), and the slot is a number.",
     "identity_pos": "On that path blocks and slots differ: batch_idx is 0, 1, 2, … (a `range`, which equals "
     "no list) and need not be sent.",
@@ -176,9 +176,9 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
     owner = owners.get((layer_idx, block, slot))
     at = f"{_place(place)} of {case.head_dim}"
     if owner is None:
-        why = MASK if case.is_whole else f"{PART} What is not named is left alone."
+        why = MASK if case.is_whole else f"{PART} Everything that is not named stays as it is."
         raise BrokenContract(
-            f"no slot is touched but those that are named: {case}, the {noun} in {at}, was {was:.3f} and is "
+            f"only the named slots are written: {case}, the {noun} in {at}, was {was:.3f} and is "
             f"{there:.3f} now, expected no change. {why}"
         )
     is_untouched = there == was
@@ -196,13 +196,13 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
 
 
 MASK = (
-    "Past a head's last number comes the next slot: a mask keeps a block of numbers inside of the head. A "
-    "request that is not named is left alone."
+    "Past a head's last number comes the next slot: a mask keeps a block of numbers inside of the head. "
+    "A request that is not named stays as it is."
 )
 ENTRIES = (
     "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
 )
-KEPT = "A kept tensor is handed out for a list that equals its own, and for no other."
+KEPT = "Hand out a kept tensor only for a list that equals its own."
 SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take every stride from the tensor."
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 

@@ -70,7 +70,7 @@ def takes_any_shape(build: Build) -> None:
     long = probe.of_a_long_text(LONG)
     if wrong := first_wrong(called(attention, long), by_hand(long)):
         raise BrokenContract(
-            f"a text may be long: with {LONG} tokens in the cache the result of head {wrong[1]} is another. "
+            f"a text may be long: with {LONG} tokens in the cache the result of head {wrong[1]} differs. "
             "Every token takes part, from position 0 on."
         )
 
@@ -82,7 +82,7 @@ def ignores_empty_slots(build: Build) -> None:
         b, h = wrong
         raise BrokenContract(
             f"a slot without a token may hold anything: request {b}, head {h}: with NaN in the empty slots "
-            "the result is another. A weight of 0 is not enough, because 0 times NaN is NaN: leave such "
+            "the result differs. A weight of 0 is not enough, because 0 times NaN is NaN: leave such "
             "values out, or put 0 in their place."
         )
 
@@ -222,8 +222,8 @@ def stranger(b: int, who: str, strangers: list[int], found: Tensor) -> str:
         )
     if all(abs(found[slot]) > TOLERANCE for slot in slots_of(b)):
         return (
-            f"a text ends at its context length: {who}: {has} Its text is shorter than the longest one. What "
-            "its row of the table has behind its last block is padding, and 0 is a block like any other."
+            f"a text ends at its context length: {who}: {has} Its text is shorter than the longest one. "
+            "After its last block, its row of the table has padding, and 0 is a block like any other."
         )
     return (
         f"a token is read from the block that its request's row of the table names: {who}: {has} Row {b} of "

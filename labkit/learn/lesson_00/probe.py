@@ -173,7 +173,7 @@ SUSPECTS = (
         lambda probe: scaled(probe, probe.query.shape[2] ** 0.5),
     ),
     Suspect(
-        SCALE + "the scores were divided by D, which is {D} here, in place of its square root.",
+        SCALE + "the scores were divided by D, which is {D} here, instead of its square root.",
         lambda probe: scaled(probe, probe.query.shape[2] ** -0.5),
     ),
     Suspect(
@@ -198,7 +198,8 @@ SUSPECTS = (
         lambda probe: with_weights(probe, without_exp_below_the_largest),
     ),
     Suspect(
-        "values are added up: keys were. A key decides how much its token counts; its value is added.",
+        "values are added up, not keys. A key decides how much its token counts, and then its value is "
+        "added.",
         lambda probe: by_hand(replace(probe, value_new=probe.key_new, v_cache_layer=probe.k_cache_layer)),
     ),
     Suspect(
@@ -206,15 +207,15 @@ SUSPECTS = (
         lambda probe: by_hand(replace(probe, key_new=probe.value_new, k_cache_layer=probe.v_cache_layer)),
     ),
     Suspect(
-        OWN + "its key stands for its value. Behind the values of the text comes value_new.",
+        OWN + "its key was used as its value. value_new comes after the values of the text.",
         lambda probe: by_hand(replace(probe, value_new=probe.key_new)),
     ),
     Suspect(
-        OWN + "its value stands for its key. Behind the keys of the text comes key_new.",
+        OWN + "its value was used as its key. key_new comes after the keys of the text.",
         lambda probe: by_hand(replace(probe, key_new=probe.value_new)),
     ),
     Suspect(
-        OWN + "they are swapped. key_new comes behind the keys of the text, value_new behind its values.",
+        OWN + "they are swapped. key_new comes after the keys of the text, value_new after its values.",
         lambda probe: by_hand(replace(probe, key_new=probe.value_new, value_new=probe.key_new)),
     ),
     Suspect(
@@ -226,7 +227,7 @@ SUSPECTS = (
         lambda probe: of_one_head(probe, "query"),
     ),
     Suspect(
-        "each head has its own result: the last head's is in the place of all. Write out[b, h], not out[b].",
+        "each head has its own result: all have the last head's. Write out[b, h], not out[b].",
         lambda probe: by_hand(probe)[:, -1:].expand_as(probe.query),
     ),
 )

@@ -33,7 +33,7 @@ def stale_entry(engine: InferenceEngine) -> str:
     if place >= num_blocks:
         why = f"The request holds {num_blocks} blocks; what a row has after them is padding, and must be 0."
     elif found == wanted + engine.kv_manager.layer_offset(layer_idx):
-        why = "That counts through all layers; a row counts from the layer's block 0. Subtract `offset`."
+        why = "That counts through all layers; a row counts within its layer. Subtract `offset`."
     else:
         why = (
             "Make a row again when its list has changed: it grew, its last block was replaced by a copy, or "

@@ -83,8 +83,8 @@ def taken_over(build: Build, sent_once: Collection[str]) -> None:
                 raise
             raise BrokenContract(
                 "slots of those who left are free again: where all slots were taken, the engine "
-                f"{raised(error)}. Take the slots of all who are not in the step before you look for "
-                "free ones."
+                f"{raised(error)}. Take back the slots of all sessions that are not in the step before "
+                "you look for free ones."
             ) from error
 
 

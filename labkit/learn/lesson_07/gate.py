@@ -132,8 +132,8 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
     if owner is None:
         raise BrokenContract(
             f"nothing is stored but the new tokens: {case}, a {noun} {where}, was {wanted:.3f} and is "
-            f"{there:.3f}. A row of length -1 pads the batch: nothing is stored for it, and what its table "
-            "names is somebody's."
+            f"{there:.3f}. A row of length -1 pads the batch: nothing is stored for it, and the block "
+            "that its table names belongs to somebody."
         )
     if pool[tuple(at)].isnan():
         elsewhere = f"no number; what was stored is {_named(on_top[0])}" if on_top else ""
@@ -172,8 +172,9 @@ def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
         pads = " A row of length -1 stores nothing, and still attends to itself." if is_padding else ""
         raise BrokenContract(
             f"attention is that of the rung below: {case}, number {d} of head {head} of row {b} is "
-            f"{float(out[b, head, d]):.3f}, expected {float(expected[b, head, d]):.3f}. A token sees those "
-            "before it, in the cache, and itself, from the arguments. A place without a token is NaN here."
+            f"{float(out[b, head, d]):.3f}, expected {float(expected[b, head, d]):.3f}. A token sees the "
+            "tokens before it, in the cache, and itself, from the arguments. A place without a token is "
+            "NaN here."
             f"{pads}"
         )
 
@@ -230,8 +231,8 @@ def wrong_layer(engine: InferenceEngine) -> str:
             for layer_idx, token in is_wrong.nonzero().tolist():
                 return (
                     f"the {name} of token {token} of request {request.request_id} (block "
-                    f"{session.block_ids_per_layer[0][token // block_size]}, place {token % block_size}) are "
-                    f"another's in layer {layer_idx}."
+                    f"{session.block_ids_per_layer[0][token // block_size]}, place {token % block_size}) "
+                    f"belong to another token in layer {layer_idx}."
                 )
     return ""
 
@@ -249,7 +250,7 @@ def all_layers(build: Build) -> None:
         found = f"no block ({one_line(str(error))})"
     if found != str(tuple(expected)):
         raise BrokenContract(
-            f"one table speaks for all layers: layers_of(0) is {one_line(repr(layers))}, and "
+            f"one table serves all layers: layers_of(0) is {one_line(repr(layers))}, and "
             f"pool[layers_of(0), 0] is {found}, expected {tuple(expected)}: [L, H, block_size, D]. It is an "
             "index into the pool's first dimension."
         )
@@ -269,7 +270,8 @@ def two_share(build: Build) -> None:
         manager.reserve_token_batch(0, both)
     if taken := free - manager.num_free_blocks - 1:
         raise BrokenContract(
-            "who copies a shared block lets go of it, and whoever is left alone writes in place: for two "
+            "a request that copies a shared block stops holding it, and the last holder writes in place: "
+            "for two "
             f"sequences that share a block, and nobody else, {taken + 1} blocks were taken, expected 1. Ask "
             "`append_takes_block` for each list when its turn comes."
         )
@@ -326,7 +328,7 @@ def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], nu
     if manager.refcount(block_ids[-1]) != 1:
         raise BrokenContract(
             f"a reserved block has one holder: the last block of sequence {place}, {block_ids[-1]}, has "
-            f"{manager.refcount(block_ids[-1])}. Who appends to a shared block needs a copy first."
+            f"{manager.refcount(block_ids[-1])}. A request that appends to a shared block needs a copy first."
         )
     in_last = manager.num_tokens(block_ids[-1:])
     if not 1 <= in_last <= manager.block_size:

@@ -250,7 +250,7 @@ def test_wrong_rows_are_refused(places, inside, words, no_triton):
 
 
 def test_a_mask_without_other_leaves_anything_there(no_triton):
-    words = "out[0] is nan, expected 6 (4 of 4 are wrong). Where the mask is off, `tl.load` gives anything"
+    words = "out[0] is nan, expected 6 (4 of 4 are wrong). Where the mask is off, `tl.load` returns anything"
     assert words in ROW_SUMS.grade(rows_kernel(right_places, right_mask, other=float("nan")))
 
 

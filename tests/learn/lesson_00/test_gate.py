@@ -145,7 +145,7 @@ TOKENS_FIRST = paged_attention(gather=lambda *args: gather(*args).transpose(0, 1
 WEIGHT_PER_NUMBER = paged_attention(weights=lambda query, keys: (keys * query).softmax(0))
 WRONG = {
     MissesItsOwnToken(): r"the new token sees itself: request 0, head 0: its own token has weight 0, exp",
-    KeyAndValueSwapped(): r"a key and a value of its own: they are swapped\. key_new comes behind the keys",
+    KeyAndValueSwapped(): r"a key and a value of its own: they are swapped\. key_new comes after the keys",
     OneSlotTooMany(): r"a text ends at its context length: request 0, head 0: slot 2 of block 5, which "
     r"holds no token, has weight 0\.\d+, expected 0\. Request 0 has 6 tokens in the cache, positions 0 to 5",
     MaskedAfterTheSoftmax(): r"weights are a softmax, .* they add up to 0\.\d+\. Divide",
@@ -157,7 +157,7 @@ WRONG = {
     NanOfEmptySlots(): r"a slot without a token may hold anything: request 0, head 0: with NaN in the empty",
     WithoutTheLargest(): r"scores of any size are right: .* largest weight is nan, expected \d\.\d+\. exp",
     In16Bits(): r"attention computes in float32, .* 0\.\d+, expected 0\.\d+.* a tensor of 16 bits\.",
-    WindowOf64(): r"a text may be long: with 200 tokens in the cache the result of head 0 is another",
+    WindowOf64(): r"a text may be long: with 200 tokens in the cache the result of head 0 differs",
     Appends(): r"attention only reads: it changed its argument k_cache_layer\.",
     GATHERS_BY_FOUR: r"with the same tokens in blocks of 2 slots it raised IndexError|result of request 0, h",
     SqueezesABatchOfOne(): r"the result is like the query, \[B, H, D\], here \[1, 2, 32\] .* It is \[2, 32\]",

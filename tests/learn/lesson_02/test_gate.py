@@ -98,7 +98,7 @@ class OneWritePerRow(Batched):
             self.manager.write_batch(layer_idx, [b], [info.block_index], [info.length], keys, values)
 
 
-OWN = "a token is written behind its request's last one, into a block of its own: layer 0, request "
+OWN = "a token is written after its request's last one, into a block of its own: layer 0, request "
 ONE_WRITE = "one write per layer and step: "
 RECORD = "a block's record says where it is, where it begins and how full it is: layer 0, "
 STORED = "the cache holds each token's own key and value: "
@@ -161,7 +161,7 @@ class UndoneUnlessInterrupted(Undone):
 
 
 LATER_WRONG = {
-    CopiesFullBlocks: r"no block is taken that is not needed: layer 0 took 5 in a step of 4 requests, expect",
+    CopiesFullBlocks: r"no block is taken without need: layer 0 took 5 in a step of 4 requests, expect",
     FourSlotsPerBlock: r"slot 2 of block \d+ was written, but a block has slots 0 to 1",
     UndoneUnlessInterrupted: COUNTED
     + r"after layer 0's write was interrupted \(Ctrl-C is no `Exception`\), ",

@@ -140,7 +140,7 @@ class IndicesForAll(Kernels):
 
 
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
-NO_OTHER = "no slot is touched but those that are named: with requests "
+NO_OTHER = "only the named slots are written: with requests "
 WRONG = {
     WithoutMask: NO_OTHER
     + r"\[0, 1, 2\] of a batch of 3 \(heads: 3 of 20\) .* expected no change. Past a head's",

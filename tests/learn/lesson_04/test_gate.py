@@ -145,7 +145,7 @@ class KernelWithGridTurned(Kernel):
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
 ONE_SLOT = "`write` returns the name of the path that it took: the whole batch goes to one slot, and "
 KEPT = (
-    r"a write goes by its own lists, and by none that was kept of another: after a write to slots "
+    r"a write uses its own lists, and none that was kept from another write: after a write to slots "
     r"\[2, 0, 1\] of blocks \[4, 1, 2\], each named request's key is in its slot: .* "
 )
 DIFFERING = r"\[0, 1\] of a batch of 2 \(heads: 2 of 16\) to slots \[3, 1\] of blocks \[1, 0\], "
@@ -153,7 +153,8 @@ WRONG = {
     SubsetTakenForAll: IN_ITS_SLOT
     + r"\[1, 3\] of a batch of 4 .*, the key of request [13] in slot \d of block",
     FullBatchAlwaysIdentity: ONE_SLOT
-    + r"it returned 'identity_pos', expected 'full_batch'\. On that path blocks alone differ: .* Tried with",
+    + r"it returned 'identity_pos', expected 'full_batch'\. On that path only the blocks differ: .* "
+    "Tried with",
     IndexOfTheBatch: "no index is sent that the path does not need: with requests "
     + DIFFERING
     + "3 index tensors were made, expected at most 2 on the path 'identity_pos'.* batch_idx is 0, 1, 2, …",

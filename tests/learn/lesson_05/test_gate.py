@@ -131,7 +131,7 @@ class ReservedWithoutSayingWhere(MutableInfoBlockManager):
         return []
 
 
-OWN = "a token is written behind its request's last one, into a block of its own: layer 0, request "
+OWN = "a token is written after its request's last one, into a block of its own: layer 0, request "
 IN_PLACE = "a record is counted up in place: "
 RESERVED = "`reserve_token_batch` makes room for one token per request, and counts it: layer 0"
 WRONG = {
@@ -144,7 +144,8 @@ WRONG = {
     PutBackIntoTheTable: IN_PLACE + r"in a step .* was written for the blocks \[\d+, .*\], expected for none",
     FastLookThatIsNotCounted: "`append_paths` counts how each token's block was made ready: a step that "
     r"appended 8 tokens, in 2 layers, counted -?\d+, expected 8",
-    SharesTheRecord: OWN + r"0 \(row 0\): the record of block 4 has block_index 5, expected 4\. .* a copy's",
+    SharesTheRecord: OWN
+    + r"0 \(row 0\): the record of block 4 has block_index 5, expected 4\. .* so has a copy",
     ReservedWithoutSayingWhere: RESERVED
     + r"'s lists \[\] were said to have changed, expected \[0, 1, 2, 3\]",
 }

@@ -224,11 +224,13 @@ WRONG = {
     KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
     SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",
     LooksForSlotsTooEarly: r"slots of those who left are free again: where all slots were taken, the engine "
-    r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take the slots of all .*\(In this: two",
+    r"raised IndexError: pop from empty list, at `.*free\.pop\(\)`\. Take back the slots of all "
+    r".*\(In this: two",
     ForgetsOnlyWhoHasASlot: r"who is forgotten has no slot: `forget` of sessions that had none yet raised Ke",
-    RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. Who joins",
+    RowsTwice: r"what is sent goes once: send_rows was called for request \d+ twice in one call\. A request",
     MappingBeforeTheSlots: r"who is sent has a slot: send_mapping was called for request \d+, which has none",
-    MovesUp: r"a request keeps its slot: request \d+ had slot \d in the last step and has slot \d now\. Who",
+    MovesUp: r"a request keeps its slot: request \d+ had slot \d in the last step and has slot \d "
+    r"now\. A session",
     LateRows: ROW,
     MappingOfNewcomersAlone: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
     SendsTokens: SENT.format("last_token_ids", r"request \d+ \(slot \d\)"),

@@ -142,14 +142,12 @@ LAYER = (
 )
 COUNTED = r"a reservation counts one token: sequence \d had \d+ in its blocks and has \d+, "
 CHANGED = r"tells which lists changed: sequence \d had the blocks \[[\d, ]+\] and has \[[\d, ]+\], but "
-LAYERS = (
-    r"one table speaks for all layers: layers_of\(0\) is {}, and pool\[layers_of\(0\), 0\] is {}, expected "
-)
+LAYERS = r"one table serves all layers: layers_of\(0\) is {}, and pool\[layers_of\(0\), 0\] is {}, expected "
 WRONG = {
     MutableInfoBlockManager: r"one table serves all layers: there are 2 tables for the gate's 2 layers, ",
     SixLayers: LAYERS.format(r"slice\(0, 6, None\)", r"\(6, 2, 64, 16\)"),
     CopiesTheFirstLayer: LAYER
-    + r"place \d\) are another's in layer 1\. A block id names a place in all layers",
+    + r"place \d\) belong to another token in layer 1\. A block id names a place in all layers",
     WritesIntoSharedBlocks: r"a reserved block has one holder: the last block of sequence \d, \d+, has 2\.",
     KeepsTheOldHolder: r"a step that fails leaves all as it was before: after this one not every block is",
     CountsEveryLayer: COUNTED + r"expected \d+\. A token has the same place in every layer",
