@@ -10,7 +10,14 @@ class CheckpointError(LabkitError, ValueError):
 
 
 class RequestError(LabkitError, ValueError):
-    """A request that is refused because of its prompt, params or id. Nothing was changed."""
+    """A request that is refused because of its prompt, params or id. Nothing was changed.
+
+    code: the name that OpenAI's API has for the reason, such as "context_length_exceeded", if it has one.
+    """
+
+    def __init__(self, message: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class RecordError(LabkitError, ValueError):

@@ -1,11 +1,11 @@
 """The same readers served in turn in the process and over HTTP, by the command and by a thread."""
 
-import contextlib
 import json
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -116,27 +116,40 @@ def run_in_process(
     return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), rounded(felt.itl), 0.0)
 
 
-@contextlib.contextmanager
-def served(settings: EngineSettings) -> Iterator[Callable[[], int]]:
-    """`python -m labkit.serve` with such an engine, on a free port: a function that waits until it is ready,
-    and returns the port. Meanwhile something else may be made. Raises StreamError if there is no server."""
-    flags = {f"--{name.replace('_', '-')}": value for name, value in asdict(settings).items()}
-    line = [str(each) for flag, value in flags.items() if value is not None for each in (flag, value)]
-    command = [sys.executable, "-m", "labkit.serve", "--port", "0", *line]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+class ServerCommand:
+    """`python -m labkit.serve` with an engine, on a free port, which becomes ready while something else is
+    made. Use a `with` block.
 
-        def port() -> int:
-            said = []
-            for text in process.stderr:
-                said.append(text)
-                if " at http://" in text:
-                    return int(text.rpartition(":")[2])
-            raise StreamError(f"the server did not start: {''.join(said)[-2000:]}")
+    said: the lines that it has written, of which all are there behind the block.
+    """
 
-        try:
-            yield port
-        finally:
-            process.terminate()
+    def __init__(self, settings: EngineSettings) -> None:
+        flags = {f"--{name.replace('_', '-')}": value for name, value in asdict(settings).items()}
+        line = [str(each) for flag, value in flags.items() if value is not None for each in (flag, value)]
+        command = [sys.executable, "-m", "labkit.serve", "--port", "0", *line]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.said: list[str] = []
+        # A pipe that nobody reads fills up, and then the server would wait for ever.
+        self._listening = threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True)
+
+    def port(self) -> int:
+        """Where it listens, as soon as it does. Raises StreamError if it never will."""
+        for text in self.process.stderr:
+            self.said.append(text)
+            if " at http://" in text:
+                self._listening.start()
+                return int(text.rpartition(":")[2])
+        raise StreamError(f"the server did not start: {''.join(self.said)[-2000:]}")
+
+    def __enter__(self) -> "ServerCommand":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.terminate()
+        self.process.wait()
+        if self._listening.ident is not None:
+            self._listening.join()
+        self.process.stderr.close()
 
 
 def rounded(times: Iterator[float] | Sequence[float]) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from labkit.model.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 
 NO_LIST = (str, bytes, bytearray, memoryview, Mapping, Set)  # a set's items have no order
+TOO_LONG = "context_length_exceeded"
 CHARACTERS = 16  # for each position: a text of no more is encoded in one piece
 
 
@@ -45,7 +46,9 @@ class Limits:
         if needed > self.max_blocks_per_layer:
             raise RequestError(
                 f"the request can grow to {total - 1} cached tokens, {needed} blocks of {self.block_size}; "
-                f"the pool has {self.max_blocks_per_layer} a layer: shorten it or give the engine more blocks"
+                f"the pool has {self.max_blocks_per_layer} a layer: shorten it or give the engine more "
+                "blocks",
+                TOO_LONG,
             )
         return token_ids
 
@@ -115,7 +118,8 @@ def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool 
     raise RequestError(
         f"the prompt has {num_tokens} tokens{or_more} and max_new_tokens is {shown(max_new_tokens)}, "
         f"together {shown(total)}{or_more}; the engine has {limit} positions: "
-        f"shorten one by {shown(total - limit)}{or_more}"
+        f"shorten one by {shown(total - limit)}{or_more}",
+        TOO_LONG,
     )
 
 

@@ -40,8 +40,9 @@ KINDS: dict[str, type[Record]] = {
     "loads": LoadsRecord,
     "sampling": SamplingRecord,
     "tiles": TilesRecord,
-    "faults": Record,  # of tests/soak; so is the next
+    "faults": Record,  # of tests/soak; so are the next
     "flood": Record,
+    "http_flood": Record,
 }
 
 

@@ -4,16 +4,20 @@ import argparse
 import contextlib
 import ipaddress
 import logging
+import os
 from dataclasses import fields
 
 import uvicorn
 
+from labkit.engine import StreamingServer
 from labkit.errors import LabkitError
 from labkit.ladder import LADDER, LAST_RUNG
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
-from labkit.serve.http import API_KEY, app_over
+from labkit.serve.http import API_KEY, Server, app_over
 from labkit.serve.running import DrainingServer, logger
+
+CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -52,29 +56,38 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
-        client = EngineClient.start(settings, max_inflight_requests=args.max_requests)
+        server = engine_server(settings, args.max_requests)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
     try:
-        serve(client, args)
+        serve(server, args)
     finally:
-        client.close()
+        server.close()
 
 
-def serve(client: EngineClient, args: argparse.Namespace) -> None:
-    """Serve over HTTP until a signal comes. Raises SystemExit if the engine's process ends before."""
+def engine_server(settings: EngineSettings, max_requests: int) -> Server:
+    """The engine in a process of its own; in a thread of this one where no socket can be handed to a process,
+    as on Windows."""
+    if CAN_HAND_OVER:
+        return EngineClient.start(settings, max_inflight_requests=max_requests)
+    logger.warning("This system hands no socket to a process: the engine is in a thread, which is slower.")
+    return StreamingServer(settings.make_engine(), max_inflight_requests=max_requests, tokenize_workers=1)
+
+
+def serve(engine: Server, args: argparse.Namespace) -> None:
+    """Serve over HTTP until a signal comes. Raises SystemExit if the engine ends before."""
     if not is_loopback(args.host):
         logger.warning(
             "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
         )
-    app = app_over(client, args.served_model_name)
+    app = app_over(engine, args.served_model_name)
     config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
-    server = DrainingServer(config, client, args.drain)
+    server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
         server.run()
     if server.has_lost_engine:
-        raise SystemExit("the engine's process has ended, and so the server does")
+        raise SystemExit("the engine has ended, and so the server does")
 
 
 if __name__ == "__main__":

@@ -36,8 +36,7 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, OverloadedError):
         return ApiError(429, str(error), code="server_overloaded")
     if isinstance(error, RequestError):
-        is_long = "positions" in str(error) or "the pool has" in str(error)
-        return ApiError(400, str(error), code="context_length_exceeded" if is_long else None)
+        return ApiError(400, str(error), code=error.code)
     if isinstance(error, StreamError):
         return ApiError(503, str(error))
     return ApiError(500, f"{type(error).__name__}: {error}")

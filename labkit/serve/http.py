@@ -17,7 +17,7 @@ from openai.types import Model
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -358,10 +358,13 @@ async def merged(streams: Sequence[AsyncTokenStream]) -> AsyncIterator[tuple[int
 async def json_body(request: Request) -> Any:
     """The body, parsed. Raises ApiError if it is none or too large."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise ApiError(413, f"the body has more than {LARGEST_BODY} bytes")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST_BODY:
+                raise ApiError(413, f"the body has more than {LARGEST_BODY} bytes")
+    except ClientDisconnect:
+        raise ApiError(499, LEFT) from None
     try:
         return parse_json("the body", bytes(body))
     except ValueError as error:

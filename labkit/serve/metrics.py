@@ -65,6 +65,10 @@ class EngineCollector(Collector):
             "running_requests": ("Requests that get a token each step", stats.running),
             "kv_blocks": ("Blocks of a layer's pool", stats.blocks_per_layer),
             "kv_blocks_free": ("Blocks of it that are free", stats.free_blocks),
+            "prefix_entries": (
+                "Kept for prompts that begin alike, from rung 14 on blocks",
+                stats.prefix_entries,
+            ),
         }
         counters = {
             "generated_tokens": ("Tokens made", stats.counters.generated_tokens),

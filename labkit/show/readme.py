@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_gpu_tests
+from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
+from labkit.results.http import HttpRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
@@ -165,6 +166,22 @@ def loads_text() -> str:
     return "\n\n".join([machine, markdown(table), latency, left_out_text(record, list(table.index))])
 
 
+def http_text() -> str:
+    """For each record of the benchmark over HTTP a sentence and a Markdown table."""
+    return "\n\n".join(map(http_of, load_all("http").values()))
+
+
+def http_of(record: HttpRecord) -> str:
+    """A sentence about a record of the benchmark over HTTP, and its table."""
+    within = record.settings.get("within", 0)
+    when = f"at random moments of {within:g} s" if within else "all at once"
+    machine = (
+        f"{record.date[:10]}: {record.readers} readers ask for {record.max_new_tokens} tokens, {when}, of "
+        f"`{record.settings['model']}` on rung {record.settings['rung']}, on an {record.host.device}."
+    )
+    return f"{machine}\n\n{markdown(record.table().rename_axis('served'))}"
+
+
 def ran(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of engines that ran: one that is not installed has nothing but dashes."""
     return table.loc[lambda rows: (rows != "–").any(axis=1)]
@@ -258,11 +275,13 @@ MADE: dict[str, Callable[[], str]] = {
     "peers": peers_table,
     "models": models_line,
     "loads": loads_text,
+    "http": http_text,
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,
     "faults": reliability.faults_text,
     "floods": reliability.floods_text,
+    "http flood": reliability.http_flood_text,
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from labkit.results import Record, load
 
 FAULTS_RECORDS = ("faults_cpu", "faults_h200")
+HTTP_FLOOD_RECORD = "http_flood_cpu"
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
 
 
@@ -67,6 +68,28 @@ def flood_row(record: Record, flood: dict) -> str:
         f"| {flood['preemptions']:,} | {flood['peak_blocks']:,} of {flood['num_blocks']:,} "
         f"| {flood['longest_wait']:,} steps | {flood['most_passed_over']} "
         f"| {flood['equal']} of {flood['checked']} | ×{growth(flood['memory']):.3f} | {tensors} |"
+    )
+
+
+def http_flood_text() -> str:
+    """A few sentences about the flood over HTTP, and where it was made."""
+    record = load(HTTP_FLOOD_RECORD)
+    (flood,) = record.samples
+    ended = Counter(flood["ended"])
+    num_left = sum(ended[kind] for kind in ("leaves before", "leaves amid", "sends half"))
+    whole = {kind: ended[kind] for kind in ("reads all", "reads it whole", "reads slowly")}
+    return (
+        f"`{record.model}` on rung {flood['rung']}: {flood['most_open']:,} streams were open at once, and "
+        f"then {record.num_requests:,} requests came from {record.at_once:,} clients, in "
+        f"{flood['seconds']:,.0f} s together. {num_left:,} clients left early: {ended['leaves before']:,} "
+        f"before any text, {ended['leaves amid']:,} amid it and {ended['sends half']:,} amid their own "
+        f"request. {sum(whole.values()):,} answers were read to their end, {whole['reads slowly']:,} of "
+        f"them slowly, and each was the text that the engine gives alone: **0 were lost.** "
+        f"{ended['sends no JSON']:,} bodies that are no JSON and {ended['sends too much']:,} prompts of a "
+        f"megabyte were refused, and {flood['retries']:,} times a client was asked to come back. Every error "
+        f"had OpenAI's shape. **{flood['blocks_lost']} blocks were lost**, and at the end the server's two "
+        f"processes have ×{growth(flood['memory']):.3f} of their memory after the 1,000th request. "
+        f"{made_at(record)}"
     )
 
 

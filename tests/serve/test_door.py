@@ -90,6 +90,8 @@ def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
 def test_half_a_request_and_no_route_hurt_nobody(door):
     with socket.create_connection(door.server.servers[0].sockets[0].getsockname()) as half:
         half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+    wait_for(lambda: 'status="499"' in httpx.get(f"{door.url}/metrics").text)  # and it is no error of ours
+    assert 'status="500"' not in httpx.get(f"{door.url}/metrics").text
     assert post(door, GOOD, "/v1/nothing").json()["error"]["message"].startswith("POST /v1/nothing")
     assert httpx.get(f"{door.url}/v1/completions").status_code == 405
     assert post(door, GOOD).status_code == 200

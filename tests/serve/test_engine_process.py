@@ -18,10 +18,12 @@ from http_server import NAME, by_wire, serving
 from streaming_helpers import TIMEOUT, wait_for
 
 from labkit import SamplingParams, load_model
+from labkit.engine import StreamingServer
 from labkit.engine.prompt import Limits
 from labkit.errors import LabkitError, StreamError
 from labkit.model.small import save_small_checkpoint
 from labkit.paths import ROOT
+from labkit.serve.__main__ import engine_server
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
 from labkit.serve.http import app_over
@@ -91,12 +93,19 @@ def test_a_server_whose_engine_is_killed_says_so_and_ends():
         ask(process)
         subprocess.run(["kill", "-9", str(process.engine)], check=True)
         assert process.wait(TIMEOUT) == 1
-        assert "engine's process has ended" in process.stderr.read()
+        assert "the engine has ended" in process.stderr.read()
 
 
 def test_an_engine_that_cannot_be_had_is_told_and_no_process_is_left():
     with pytest.raises(LabkitError, match="nowhere"):
         EngineClient.start(EngineSettings("data/nowhere", "14"))
+
+
+def test_where_no_socket_can_be_handed_over_the_engine_is_in_a_thread(monkeypatch):
+    monkeypatch.setattr("labkit.serve.__main__.CAN_HAND_OVER", False)
+    server = engine_server(SETTINGS, 3)
+    with server:
+        assert isinstance(server, StreamingServer) and server.max_inflight_requests == 3
 
 
 def test_streams_of_an_engine_that_is_gone_end_with_an_error(monkeypatch):

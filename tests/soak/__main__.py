@@ -1,14 +1,17 @@
 """`python tests/soak faults` and `python tests/soak flood`: for minutes or hours what tests do in seconds.
 
 `faults` runs random schedules in which calls fail; one that breaks a promise is printed with the flags that
-run it again. `flood` sends engines far more requests than their pools have blocks for.
+run it again. `flood` sends engines far more requests than their pools have blocks for. `http` sends a running
+`python -m labkit.serve` clients well and badly behaved.
 """
 
 import argparse
+import asyncio
 import multiprocessing
 import random
 import shlex
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -17,12 +20,17 @@ from pathlib import Path
 import torch
 from faults import run_numbered, sample_of
 from flood import PACK_WINDOW, ROOM_FOR, SMALL, Flood, draw_wishes, flood_engine, model_on
+from http_flood import HttpFlood, blocks_lost, draw_questions, resident
 from tqdm import tqdm
 
+from labkit.bench.http import ServerCommand
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
+from labkit.engine import CacheConfig, InferenceEngine
 from labkit.engine.device import current_device, pick_device
-from labkit.ladder import LADDER
+from labkit.ladder import LADDER, LAST_RUNG
+from labkit.model import load_model
+from labkit.serve.engine_process import EngineSettings
 from labkit.show.reliability import growth
 from labkit.threads import use_one_thread
 
@@ -63,9 +71,17 @@ def make_parser() -> argparse.ArgumentParser:
     flood.add_argument("--longest-prompt", type=int, default=900, help="in tokens")
     flood.add_argument("--max-new-tokens", type=int, default=300, help="of a request")
     flood.add_argument("--check-every", type=int, default=20, help="one in so many is compared alone")
+    http = commands.add_parser("http", **with_defaults)
+    http.set_defaults(run=run_http, kind="http_flood")
+    http.add_argument("--model", default="data/tiny-gpt2", help="a directory, a hub id, or random weights")
+    http.add_argument("--rung", choices=list(LADDER), default=LAST_RUNG.number, metavar="RUNG")
+    http.add_argument("--open", type=int, default=1000, help="streams that are asked for at once, before")
+    http.add_argument("--num-requests", type=int, default=10_000, help="of the flood")
+    http.add_argument("--at-once", type=int, default=1100, help="clients; the server takes 1,024")
     for command in (faults, flood):
-        command.add_argument("--device", help="cpu, cuda, cuda:1, ...; None: the best there is")
         command.add_argument("--rungs", nargs="+", choices=list(LADDER), default=list(LADDER), metavar="RUNG")
+    for command in (faults, flood, http):
+        command.add_argument("--device", help="cpu, cuda, cuda:1, ...; None: the best there is")
         command.add_argument("--seed", type=int, default=0, help="everything is drawn from it")
         command.add_argument("--json", type=Path, metavar="FILE", help="where a record goes")
     return parser
@@ -117,6 +133,28 @@ def flooded(rung: str, policy: str, args: argparse.Namespace, device: torch.devi
         f"memory x{growth(made['memory']):.3f} since the 1,000th"
     )
     return made
+
+
+def run_http(args: argparse.Namespace, device: torch.device) -> list[dict]:
+    """Flood the command, and say what became of the requests."""
+    with ServerCommand(EngineSettings(args.model, args.rung, str(device))) as server:
+        alone = InferenceEngine(load_model(args.model), device=device, cache=CacheConfig(prefix_cache=False))
+        questions = draw_questions(alone, longest=40, most_new_tokens=24, seed=args.seed)
+        url = f"http://127.0.0.1:{server.port()}"
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        pids = server.process.pid, *map(int, children.read_text().split() if children.exists() else ())
+        flood = HttpFlood(url, questions, lambda: resident(*pids), args.seed)
+        started = time.perf_counter()
+        asyncio.run(flood.all_at_once(args.open))
+        print(f"{flood.most_open:,} streams at once: {time.perf_counter() - started:.0f} s", flush=True)
+        with tqdm(total=args.num_requests, unit=" requests", disable=None) as bar:
+            asyncio.run(flood.flood(args.num_requests, args.at_once, lambda ended: bar.update()))
+        seconds, lost = time.perf_counter() - started, blocks_lost(url)
+    assert not any("Traceback" in line for line in server.said), "".join(server.said)
+    ended = ", ".join(f"{count:,} {how}" for how, count in sorted(flood.ended.items()))
+    print(f"{args.num_requests:,} requests: {ended}; {seconds:.0f} s, {lost} blocks lost")
+    counted = {name: getattr(flood, name) for name in ("ended", "most_open", "errors", "retries", "memory")}
+    return [counted | {"rung": args.rung, "blocks_lost": lost, "seconds": seconds}]
 
 
 if __name__ == "__main__":

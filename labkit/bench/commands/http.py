@@ -16,7 +16,7 @@ from statistics import median
 
 from labkit.bench.commands.arguments import COUNT, LONGEST, DeviceFlags, RungFlag, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
-from labkit.bench.http import Readers, Sides, served
+from labkit.bench.http import Readers, ServerCommand, Sides
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.checks import shown
@@ -74,10 +74,14 @@ def run(args: Settings) -> None:
         return make_record("http", device, bandwidth, args.settings, samples)
 
     said("the server starts, and an engine is made here")
-    with Readers(args.clients) as readers, served(settings) as port, args.until_interrupted(samples):
+    with (
+        Readers(args.clients) as readers,
+        ServerCommand(settings) as server,
+        args.until_interrupted(samples),
+    ):
         engine = settings.make_engine()
         size = args.readers, args.prompt_tokens, args.max_new_tokens
-        sides = Sides(engine, port(), readers, size, args.within)
+        sides = Sides(engine, server.port(), readers, size, args.within)
         for side in SIDES:
             said(f"to warm up, {in_words(sides.run(side))}")
         keep_all_there_is()  # as both processes of the command do
