@@ -1,0 +1,83 @@
+"""Which replica answers a request: of the least loaded ones, the one that has seen most of its beginning.
+
+A replica's prefix cache is worth what reaches it: requests that begin alike should meet where their beginning
+is cached already, but not where others wait.
+"""
+
+import json
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+
+from labkit.json_file import parse_json
+
+PIECE = 64  # characters: beginnings are compared by whole pieces
+MOST_PIECES = 65_536  # remembered of each replica, about four million characters
+SLACK = 8  # requests more than the least loaded replica has, up to which a replica may be preferred
+
+
+def beginning(body: bytes) -> str:
+    """The text by which requests are compared: the messages or the prompt of a request's body, as JSON, be it
+    a text or token ids. Empty if the body has neither."""
+    try:
+        given = parse_json("the body", body)
+    except ValueError:  # the replica says what is wrong with it
+        return ""
+    asked = (given.get("messages") or given.get("prompt")) if isinstance(given, dict) else None
+    return json.dumps(asked) if asked else ""
+
+
+def prefix_keys(text: str) -> list[int]:
+    """A key for each beginning of a text that is whole pieces long, the shortest first."""
+    keys, key = [], 0
+    for end in range(PIECE, len(text) + 1, PIECE):
+        key = hash((key, text[end - PIECE : end]))
+        keys.append(key)
+    return keys
+
+
+class PrefixAffinity:
+    """Ranks replicas for one request after another, and remembers which beginnings it has sent where.
+
+    slack: how many requests more than the least loaded replica another one may have and still be preferred.
+    most_pieces: remembered of each replica; the beginnings that were not met for longest are forgotten.
+    """
+
+    def __init__(self, slack: int = SLACK, most_pieces: int = MOST_PIECES) -> None:
+        self.slack, self.most_pieces = slack, most_pieces
+        self._seen: dict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
+        self._turn = 0
+
+    def rank(self, text: str, loads: Mapping[str, int]) -> list[str]:
+        """All replicas, the best one first, which then counts as having seen the text.
+
+        loads: unfinished requests by replica, of at least one; others are forgotten.
+        """
+        for gone in self._seen.keys() - loads.keys():
+            del self._seen[gone]
+        keys, most = prefix_keys(text), min(loads.values()) + self.slack
+
+        def order(replica: str) -> tuple[int, ...]:
+            load, turn = loads[replica], self._turns[replica]
+            if load > most:
+                return 1, load, turn
+            return 0, -self._num_seen(replica, keys), load, turn
+
+        ranked = sorted(loads, key=order)
+        self._turn += 1
+        self._turns[ranked[0]] = self._turn
+        self._remember(ranked[0], keys)
+        return ranked
+
+    def _num_seen(self, replica: str, keys: list[int]) -> int:
+        """How many pieces of a text, from its start, the replica has seen."""
+        seen = self._seen[replica]
+        return next((index for index, key in enumerate(keys) if key not in seen), len(keys))
+
+    def _remember(self, replica: str, keys: list[int]) -> None:
+        seen = self._seen[replica]
+        for key in reversed(keys):  # so that of a text its end is forgotten first
+            seen[key] = None
+            seen.move_to_end(key)
+        while len(seen) > self.most_pieces:
+            seen.popitem(last=False)

@@ -1,0 +1,261 @@
+"""Several engines behind one door, on Ray Serve: a laptop's cores, a machine's GPUs, or a cluster's.
+
+`serve run labkit.serve.ray_app:app` serves the small shipped model from two replicas, and
+`serve run labkit.serve.ray_app:build model=gpt2 replicas=4 gpus=1` another one: the arguments are those of
+`AppArgs`. Each replica is labkit's own HTTP application over an engine in a process of its own. It has no
+port; Ray's proxy has. Between them stands an ingress, which reads each request's body, because a request is
+routed by its prompt.
+
+Needs what `pip install labkit[cluster]` brings.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from ray import serve
+from ray.exceptions import RayActorError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from labkit.engine import EngineStats
+from labkit.ladder import LADDER, LAST_RUNG
+from labkit.serve.affinity import SLACK, PrefixAffinity, beginning
+from labkit.serve.engine_client import EngineClient
+from labkit.serve.engine_process import EngineSettings
+from labkit.serve.errors import ApiError
+from labkit.serve.http import LARGEST_BODY, app_over
+from labkit.serve.replies import frame
+
+TRIES = 3  # replicas that a request is sent to, if they die before its client was told anything
+PASSED = ("type", "http_version", "method", "scheme", "path", "query_string", "headers")  # of ASGI's scope
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request on its way to a replica: the part of ASGI's scope that can travel, the body, and the text by
+    which it is routed."""
+
+    scope: dict[str, Any]
+    body: bytes
+    beginning: str
+
+
+class ReplicaStats(NamedTuple):
+    """What a replica says of itself: its id, its process's, its unfinished requests, its engine's state."""
+
+    replica: str
+    pid: int
+    unfinished: int
+    engine: EngineStats
+
+
+class Replica:
+    """labkit's HTTP application over an engine in a process of its own; it opens no port."""
+
+    def __init__(self, settings: EngineSettings, name: str | None) -> None:
+        self.client = EngineClient.start(settings)  # how many requests it has is for Serve to limit
+        self.app = app_over(self.client, name)
+
+    async def __call__(self, call: Call) -> AsyncIterator[Message]:
+        """The application's messages, as ASGI has them. When the client leaves, Serve cancels this, which
+        cancels the client's requests."""
+        messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        told = iter([{"type": "http.request", "body": call.body}])
+
+        async def receive() -> Message:
+            return next(told, None) or await asyncio.Event().wait()  # type: ignore[return-value]
+
+        answering = asyncio.create_task(self.app(call.scope, receive, messages.put))
+        answering.add_done_callback(lambda _: messages.put_nowait(None))
+        try:
+            while (message := await messages.get()) is not None:
+                yield message
+        finally:
+            answering.cancel()
+
+    def check_health(self) -> None:
+        """Raise RuntimeError when the engine is gone or broken: Serve then starts another replica."""
+        if not self.client.is_serving:
+            raise RuntimeError("the engine has stopped")
+
+    def stats(self) -> ReplicaStats:
+        """Its state. A handle's `broadcast("stats")` asks every replica."""
+        replica = serve.get_replica_context().replica_id.unique_id
+        return ReplicaStats(replica, os.getpid(), self.client.num_unfinished, self.client.stats())
+
+    def __del__(self) -> None:
+        self.client.close()
+
+
+class PrefixRouter(RequestRouter):
+    """Serve's request router with a `PrefixAffinity`, which knows what its ingress has sent where.
+
+    Ray's own `PrefixCacheAffinityRouter` needs the packages of `ray[llm]`, and prompts that are texts.
+    """
+
+    def initialize_state(self, slack: int = SLACK) -> None:
+        """Called by Serve with `request_router_kwargs`."""
+        self.affinity = PrefixAffinity(slack)
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """The replicas in the order in which they are to be asked whether they have room."""
+        if not candidate_replicas or pending_request is None:
+            return [candidate_replicas]
+        pending_request.routing_context.should_backoff = True  # between two rounds in which none had room
+        replicas = {each.replica_id.unique_id: each for each in candidate_replicas}
+        sizes = self.replica_queue_len_cache
+        loads = {name: sizes.get(each.replica_id) or 0 for name, each in replicas.items()}
+        return [[replicas[name]] for name in self.affinity.rank(pending_request.args[0].beginning, loads)]
+
+
+class Ingress:
+    """An ASGI application that hands each request to a replica, and the replica's messages to the client.
+
+    If a replica dies, those of its requests whose clients were told nothing yet are sent to another one.
+    Streams that had begun end with an error.
+    """
+
+    def __init__(self, replicas: Any) -> None:
+        self.replicas = replicas.options(stream=True)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One request, or the application's start and end."""
+        if scope["type"] == "lifespan":
+            return await begin_and_end(receive, send)
+        body = await read_body(receive)
+        call = Call({name: scope[name] for name in PASSED if name in scope}, body, beginning(body))
+        for left in reversed(range(TRIES)):
+            has_begun = False
+            try:
+                async for message in self.replicas.remote(call):
+                    has_begun = True
+                    await send(message)
+                return
+            except (RayActorError, BackPressureError, DeploymentUnavailableError) as error:
+                if has_begun or not left or not isinstance(error, RayActorError):
+                    return await tell(refusal(error), has_begun, send)
+
+
+def refusal(error: Exception) -> ApiError:
+    """What a client is told when no replica answers."""
+    if isinstance(error, BackPressureError):
+        return ApiError(429, "too many requests wait already: ask again", code="server_overloaded")
+    if isinstance(error, DeploymentUnavailableError):
+        return ApiError(503, "there is no replica: ask again")
+    return ApiError(503, "the replica that answered this request has died: ask again")
+
+
+async def tell(error: ApiError, has_begun: bool, send: Send) -> None:
+    """End an answer with an error: a stream that has begun with a frame, anything else with its status."""
+    if has_begun:
+        return await send({"type": "http.response.body", "body": frame(error.body)})
+    headers = {"Content-Type": "application/json"} | error.headers
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": json.dumps(error.body).encode()})
+
+
+async def read_body(receive: Receive) -> bytes:
+    """A request's body; of one that is too large only so much that the replica sees it."""
+    body, more = b"", True
+    while more and len(body) <= LARGEST_BODY:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    return body
+
+
+async def begin_and_end(receive: Receive, send: Send) -> None:
+    """Say that nothing is to be done when the application starts, and when it ends."""
+    for phase in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{phase}.complete"})
+
+
+class AppArgs(BaseModel):
+    """What `serve run labkit.serve.ray_app:build` and the `args` of a Serve config may say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = "data/tiny-gpt2"  # a folder in Hugging Face's format, a hub id, or random:NAME
+    rung: str = LAST_RUNG.number
+    served_model_name: str | None = None  # for clients; the model's own without it
+    max_batch_size: int | None = Field(None, ge=1)  # this and the next two fit the device without a value
+    max_blocks: int | None = Field(None, ge=1)  # of a layer's pool
+    max_positions: int | None = Field(None, ge=1)  # tokens of the longest request
+    replicas: int = Field(2, ge=1)  # with max_replicas the fewest
+    max_replicas: int | None = Field(None, ge=1)  # under load; without it their number is fixed
+    target_requests: float = Field(32, gt=0)  # in each replica, on average: with more, replicas are added
+    gpus: float = Field(0, ge=0)  # of each replica; 0: it runs on the CPU
+    cpus: float = Field(1, ge=0)  # of each replica, which is also its number of threads
+    max_ongoing_requests: int = Field(256, ge=1)  # in each replica; more wait in the ingress
+    max_queued_requests: int = Field(1024, ge=-1)  # that wait there; more are refused with 429; -1: no limit
+    drain: float = Field(30, ge=0)  # seconds that answers have to end when a replica is stopped
+
+    @field_validator("rung")
+    @classmethod
+    def _is_on_the_ladder(cls, rung: str) -> str:
+        if rung not in LADDER:
+            raise ValueError(f"no rung {rung!r}: {', '.join(LADDER)}")
+        return rung
+
+    def settings(self) -> EngineSettings:
+        """The engine of each replica."""
+        asked = {
+            each.name: getattr(self, each.name) for each in fields(EngineSettings) if each.name != "device"
+        }
+        return EngineSettings(**asked, device="cuda" if self.gpus else "cpu")
+
+    def scale(self) -> dict[str, Any]:
+        """How many replicas there are, as Serve has it."""
+        if self.max_replicas is None:
+            return {"num_replicas": self.replicas}
+        return {
+            "autoscaling_config": {
+                "min_replicas": self.replicas,
+                "max_replicas": self.max_replicas,
+                "target_ongoing_requests": self.target_requests,
+            }
+        }
+
+
+def make_ingress() -> Ingress:
+    """The ingress of the application in whose replica this is called."""
+    return Ingress(serve.get_deployment_handle("Replica", serve.get_replica_context().app_name))
+
+
+def build(args: AppArgs) -> serve.Application:
+    """A Serve application: replicas of an engine behind an ingress that routes by load and prefix."""
+    replica = serve.deployment(
+        Replica,
+        **args.scale(),
+        ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus},
+        max_ongoing_requests=args.max_ongoing_requests,
+        max_queued_requests=args.max_queued_requests,
+        graceful_shutdown_timeout_s=args.drain,
+        health_check_period_s=2,
+        request_router_config={"request_router_class": PrefixRouter},
+    )
+    # One, so that it knows what every replica has seen. It computes little, and asks for no core of its own.
+    ingress = serve.deployment(
+        serve.ingress(make_ingress)(),
+        name="Ingress",
+        num_replicas=1,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=100_000,
+        graceful_shutdown_timeout_s=args.drain,
+    )
+    return ingress.bind(replica.bind(args.settings(), args.served_model_name))
+
+
+app = build(AppArgs())

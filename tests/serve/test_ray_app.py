@@ -1,0 +1,208 @@
+"""The application for Ray Serve: two replicas on this machine, and what clients notice when one is killed."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from helpers import GREEDY
+from streaming_helpers import TIMEOUT, start, wait_for
+
+from labkit import SamplingParams, load_model
+
+pytest.importorskip("ray")
+
+import ray
+from pydantic import ValidationError
+from ray import serve
+from ray.exceptions import ActorDiedError
+from ray.serve.exceptions import BackPressureError
+
+from labkit import InferenceEngine
+from labkit.serve.ray_app import AppArgs, Ingress, build
+
+NAME, MODEL = "tiny", "data/tiny-gpt2"
+NUMBERS = random.Random(0)
+GROUPS = [[NUMBERS.randrange(1, 2048) for _ in range(130)] for _ in range(4)]
+SHARED = [group + [NUMBERS.randrange(1, 2048) for _ in range(3)] for group in GROUPS for _ in range(6)]
+
+
+# --- the arguments and the ingress, without a cluster ----------------------------------------------------
+
+
+def test_arguments_are_read_as_a_command_line_gives_them():
+    args = AppArgs.model_validate({"model": "gpt2", "replicas": "4", "gpus": "1", "max_replicas": "8"})
+    assert (args.settings().model, args.settings().device) == ("gpt2", "cuda")
+    scale = args.scale()["autoscaling_config"]
+    assert (scale["min_replicas"], scale["max_replicas"]) == (4, 8)
+    assert AppArgs().scale() == {"num_replicas": 2} and AppArgs().settings().device == "cpu"
+
+
+@pytest.mark.parametrize("wrong", [{"rung": "99"}, {"replicas": 0}, {"modle": "gpt2"}, {"drain": -1}])
+def test_wrong_arguments_are_refused(wrong):
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        AppArgs.model_validate(wrong)
+
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+PART = {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True}
+END = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def answered(*tries):
+    """The messages that a client gets where each try gives these messages, or ends with this error."""
+    left, sent = list(tries), []
+
+    async def replicas(call):
+        assert call.beginning == '"To be"' and "app" not in call.scope
+        for item in left.pop(0):
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    async def ask():
+        parts = iter([b'{"prompt": ', b'"To be"}'])
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "app": object()}
+
+        async def receive():
+            part = next(parts)
+            return {"type": "http.request", "body": part, "more_body": not part.endswith(b"}")}
+
+        async def send(message):
+            sent.append(message)
+
+        handle = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=replicas))
+        await Ingress(handle)(scope, receive, send)
+
+    asyncio.run(ask())
+    assert not left
+    return sent
+
+
+def test_a_request_whose_replica_dies_before_it_answers_goes_to_another_one():
+    died = ActorDiedError()
+    assert answered([died], [died], [START, PART, END]) == [START, PART, END]
+    start_, body = answered([died], [died], [died])
+    assert start_["status"] == 503 and "has died" in json.loads(body["body"])["error"]["message"]
+
+
+def test_a_stream_that_has_begun_ends_with_an_error():
+    *before, last = answered([START, PART, ActorDiedError()])
+    assert before == [START, PART] and not last.get("more_body")
+    assert "has died" in json.loads(last["body"].removeprefix(b"data: "))["error"]["message"]
+
+
+def test_too_many_requests_are_told_to_come_back():
+    start_, body = answered([BackPressureError(1, 1)])
+    assert start_["status"] == 429 and (b"retry-after", b"1") in start_["headers"]
+    assert json.loads(body["body"])["error"]["code"] == "server_overloaded"
+
+
+# --- a cluster of this machine ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def app():
+    """Two replicas on this machine: a client of their one door, and what each replica says of itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        serve.start(http_options={"port": port})
+        serve.run(build(AppArgs(model=MODEL, served_model_name=NAME)), name="labkit")
+        handle = serve.get_deployment_handle("Replica", "labkit")
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=TIMEOUT) as client:
+            yield SimpleNamespace(
+                client=client, stats=lambda: handle.broadcast("stats").results(timeout_s=TIMEOUT)
+            )
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return InferenceEngine(load_model(MODEL), device="cpu")
+
+
+def asked(prompt, max_tokens, **more):
+    return {"model": NAME, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more}
+
+
+@contextmanager
+def streaming(app, prompt, max_tokens):
+    """The data of a stream's frames, one after another."""
+    with app.client.stream("POST", "/completions", json=asked(prompt, max_tokens, stream=True)) as reply:
+        yield (line[6:] for line in reply.iter_lines() if line.startswith("data: "))
+
+
+@pytest.mark.slow
+def test_answers_are_one_engines_and_beginnings_are_computed_once(app, engine):
+    """One request of each group begins; the others, all at once, follow it to its replica."""
+    first, others = SHARED[::6], [prompt for index, prompt in enumerate(SHARED) if index % 6]
+    expected = [done.text for done in engine.generate(first, GREEDY)]
+    expected += [done.text for done in engine.generate(others, GREEDY)]
+
+    def ask(prompt):
+        reply = app.client.post("/completions", json=asked(prompt, GREEDY.max_new_tokens))
+        return reply.json()["choices"][0]["text"]
+
+    answers = [ask(prompt) for prompt in first]
+    waiting = [start(ask, prompt) for prompt in others]
+    assert answers + [each.result(TIMEOUT) for each in waiting] == expected
+    reused = [each.engine.counters.reused_tokens for each in app.stats()]
+    assert sum(reused) == engine.stats().counters.reused_tokens == len(others) * 128
+    assert reused == [len(others) * 64] * 2  # two groups each: the load is shared, too
+
+
+@pytest.mark.slow
+def test_a_client_that_leaves_cancels_its_request(app):
+    with streaming(app, [1, 2], 900) as frames:
+        next(frames)
+        assert sum(each.unfinished for each in app.stats()) == 1
+    wait_for(lambda: not sum(each.unfinished for each in app.stats()))
+
+
+@pytest.mark.slow
+def test_a_replica_killed_in_a_flood_ends_its_streams_with_an_error_and_no_other(app, engine):
+    """Streams that had begun there end with an error frame; whole answers are made anew by the other one."""
+    num_tokens, prompts = 200, [[number + 1, 7] for number in range(20)]
+    params = SamplingParams(num_tokens)
+    expected = [done.text for done in engine.generate(prompts, params)]
+    begun = []
+
+    def read(prompt):
+        with streaming(app, prompt, num_tokens) as frames:
+            data = [next(frames)]
+            begun.append(prompt)
+            return data + list(frames)
+
+    def whole(prompt):
+        return app.client.post("/completions", json=asked(prompt, num_tokens)).json()["choices"][0]["text"]
+
+    streams = [start(read, prompt) for prompt in prompts[:12]]
+    answers = [start(whole, prompt) for prompt in prompts[12:]]
+    wait_for(lambda: len(begun) == len(streams))
+    dying = max(app.stats(), key=lambda each: each.unfinished)
+    assert dying.unfinished
+    os.kill(dying.pid, signal.SIGKILL)
+
+    assert [each.result(TIMEOUT) for each in answers] == expected[12:]
+    num_cut = 0
+    for stream, text in zip(streams, expected[:12], strict=True):
+        *data, last = stream.result(TIMEOUT)
+        read_so_far = "".join(json.loads(each)["choices"][0]["text"] for each in data)
+        if last == "[DONE]":
+            assert read_so_far == text
+        else:
+            num_cut += 1
+            assert text.startswith(read_so_far) and "has died" in json.loads(last)["error"]["message"]
+    assert 0 < num_cut < len(streams)
+    assert whole(prompts[0]) == expected[0]
