@@ -41,6 +41,14 @@ OFF: dict[str, Any] = {
     "parallel_tool_calls": True,
     "response_format": {"type": "text"},
     "modalities": ["text"],
+    # vllm-router and sglang-router put these into every request, and mean nothing by it.
+    "no_stop_trim": False,
+    "skip_special_tokens": True,
+    "return_hidden_states": False,
+    "continue_final_message": False,
+    "separate_reasoning": True,
+    "stream_reasoning": True,
+    "include_reasoning": True,
 }
 
 

@@ -25,8 +25,10 @@ def by_name(requirements: list[str]) -> dict[str, Requirement]:
 
 
 RUNTIME = by_name(PROJECT["dependencies"])
-CHAT, SERVE, TEST = (by_name(PROJECT["optional-dependencies"][extra]) for extra in ("chat", "serve", "test"))
-del TEST["labkit"]  # with the other extras
+CHAT, SERVE, CLUSTER, TEST = (
+    by_name(PROJECT["optional-dependencies"][extra]) for extra in ("chat", "serve", "cluster", "test")
+)
+del TEST["labkit"], CLUSTER["labkit"]  # with the other extras
 
 
 def imported_by(source: str) -> set[str]:
@@ -61,13 +63,13 @@ def test_every_way_to_import_is_seen():
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported_or_started():
     package, tests = packages_of("labkit"), packages_of("tests")
-    extra = {*CHAT, *SERVE}
+    extra = {*CHAT, *SERVE, *CLUSTER}
     assert package | packages_of("data") <= {*RUNTIME, *extra} and set(RUNTIME) <= package | STARTED
     assert tests <= {*RUNTIME, *extra, *TEST} and {*CHAT, *TEST} <= tests | STARTED
-    assert set(SERVE) <= packages_of("labkit/serve") | STARTED
+    assert {*SERVE, *CLUSTER} <= packages_of("labkit/serve") | STARTED
 
 
 def test_a_requirement_has_bounds_on_both_sides():
     """But `packaging`, whose versions are years."""
-    for name, requirement in (RUNTIME | CHAT | SERVE | TEST).items():
+    for name, requirement in (RUNTIME | CHAT | SERVE | CLUSTER | TEST).items():
         assert {s.operator for s in requirement.specifier} == ({">="} if name == "packaging" else {">=", "<"})
