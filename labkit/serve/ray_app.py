@@ -68,13 +68,10 @@ class Replica:
     async def __call__(self, call: Call) -> AsyncIterator[Message]:
         """The application's messages, as ASGI has them. When the client leaves, Serve cancels this, which
         cancels the client's requests."""
-        messages: asyncio.Queue[Message | None] = asyncio.Queue()
-        told = iter([{"type": "http.request", "body": call.body}])
-
-        async def receive() -> Message:
-            return next(told, None) or await asyncio.Event().wait()  # type: ignore[return-value]
-
-        answering = asyncio.create_task(self.app(call.scope, receive, messages.put))
+        given: asyncio.Queue[Message] = asyncio.Queue()
+        given.put_nowait({"type": "http.request", "body": call.body})  # and nothing else comes
+        messages: asyncio.Queue[Any] = asyncio.Queue()
+        answering = asyncio.create_task(self.app(call.scope, given.get, messages.put))
         answering.add_done_callback(lambda _: messages.put_nowait(None))
         try:
             while (message := await messages.get()) is not None:
@@ -190,17 +187,17 @@ class AppArgs(BaseModel):
     model: str = "data/tiny-gpt2"  # a folder in Hugging Face's format, a hub id, or random:NAME
     rung: str = LAST_RUNG.number
     served_model_name: str | None = None  # for clients; the model's own without it
-    max_batch_size: int | None = Field(None, ge=1)  # this and the next two fit the device without a value
-    max_blocks: int | None = Field(None, ge=1)  # of a layer's pool
-    max_positions: int | None = Field(None, ge=1)  # tokens of the longest request
-    replicas: int = Field(2, ge=1)  # with max_replicas the fewest
-    max_replicas: int | None = Field(None, ge=1)  # under load; without it their number is fixed
-    target_requests: float = Field(32, gt=0)  # in each replica, on average: with more, replicas are added
-    gpus: float = Field(0, ge=0)  # of each replica; 0: it runs on the CPU
-    cpus: float = Field(1, ge=0)  # of each replica, which is also its number of threads
-    max_ongoing_requests: int = Field(256, ge=1)  # in each replica; more wait in the ingress
-    max_queued_requests: int = Field(1024, ge=-1)  # that wait there; more are refused with 429; -1: no limit
-    drain: float = Field(30, ge=0)  # seconds that answers have to end when a replica is stopped
+    max_batch_size: int | None = Field(default=None, ge=1)  # without a value, these three fit the device
+    max_blocks: int | None = Field(default=None, ge=1)  # of a layer's pool
+    max_positions: int | None = Field(default=None, ge=1)  # tokens of the longest request
+    replicas: int = Field(default=2, ge=1)  # with max_replicas the fewest
+    max_replicas: int | None = Field(default=None, ge=1)  # under load; without it their number is fixed
+    target_requests: float = Field(default=32, gt=0)  # in each replica; with more, replicas are added
+    gpus: float = Field(default=0, ge=0)  # of each replica; 0: it runs on the CPU
+    cpus: float = Field(default=1, ge=0)  # of each replica, which is also its number of threads
+    max_ongoing_requests: int = Field(default=256, ge=1)  # in each replica; more wait in the ingress
+    max_queued_requests: int = Field(default=1024, ge=-1)  # that wait there; more get 429; -1: no limit
+    drain: float = Field(default=30, ge=0)  # seconds that answers have to end when a replica is stopped
 
     @field_validator("rung")
     @classmethod
@@ -211,10 +208,8 @@ class AppArgs(BaseModel):
 
     def settings(self) -> EngineSettings:
         """The engine of each replica."""
-        asked = {
-            each.name: getattr(self, each.name) for each in fields(EngineSettings) if each.name != "device"
-        }
-        return EngineSettings(**asked, device="cuda" if self.gpus else "cpu")
+        names = {each.name for each in fields(EngineSettings)}
+        return EngineSettings(**self.model_dump(include=names), device="cuda" if self.gpus else "cpu")
 
     def scale(self) -> dict[str, Any]:
         """How many replicas there are, as Serve has it."""

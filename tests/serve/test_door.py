@@ -84,6 +84,7 @@ def test_a_body_is_read_up_to_a_limit(door):
 def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
     quiet = {"presence_penalty": 0, "echo": False, "best_of": 1, "user": "me", "stop": None, "logit_bias": {}}
     quiet |= {"top_k": -1, "ignore_eos": True}
+    quiet |= {"no_stop_trim": False, "skip_special_tokens": True, "include_reasoning": True}  # of a router
     assert post(door, GOOD | quiet).status_code == 200
 
 
