@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import socket
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+import yaml
 from helpers import GREEDY
 from streaming_helpers import TIMEOUT, start, wait_for
 
@@ -25,6 +27,7 @@ from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError
 
 from labkit import InferenceEngine
+from labkit.paths import ROOT
 from labkit.serve.ray_app import AppArgs, Ingress, build
 
 NAME, MODEL = "tiny", "data/tiny-gpt2"
@@ -48,6 +51,15 @@ def test_arguments_are_read_as_a_command_line_gives_them():
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         AppArgs.model_validate(wrong)
+
+
+def test_the_manifest_starts_this_application():
+    (manifest,) = re.findall(
+        "```yaml\n(.*?)```", (ROOT / "REPLICAS.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    (application,) = yaml.safe_load(yaml.safe_load(manifest)["spec"]["serveConfigV2"])["applications"]
+    assert application["import_path"] == f"{build.__module__}:{build.__name__}"
+    assert AppArgs.model_validate(application["args"]).settings().device == "cuda"
 
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
