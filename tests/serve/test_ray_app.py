@@ -134,6 +134,13 @@ def start_ray():
 
 @pytest.fixture(scope="module")
 def app():
+    """What `serving` gives, once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # or other tests would hold the replicas up
+        yield from serving()
+
+
+def serving():
     """Two replicas on this machine: a client of their one door, and what each replica says of itself."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
