@@ -81,7 +81,8 @@ def serve(engine: Server, args: argparse.Namespace) -> None:
             "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
         )
     app = app_over(engine, args.served_model_name)
-    config = uvicorn.Config(app, args.host, args.port, log_level="warning", access_log=False)
+    # h11: where httptools is installed, uvicorn would take it, and send chunk sizes to clients of HTTP/1.0.
+    config = uvicorn.Config(app, args.host, args.port, http="h11", log_level="warning", access_log=False)
     server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed

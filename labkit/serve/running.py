@@ -62,7 +62,7 @@ class RunningServer:
     """
 
     def __init__(self, app: Starlette, drain: float = 30) -> None:
-        config = uvicorn.Config(app, "127.0.0.1", 0, log_level="critical", access_log=False)
+        config = uvicorn.Config(app, "127.0.0.1", 0, http="h11", log_level="critical", access_log=False)
         self.app, self.server = app, DrainingServer(config, app.state.server, drain)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()

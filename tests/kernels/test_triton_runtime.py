@@ -161,7 +161,8 @@ import importlib, json, pkgutil, sys
 sys.modules["triton"] = None
 import labkit
 from labkit.kernels.triton_runtime import require_triton, triton_status
-names = [m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.") if not m.name.endswith("__main__")]
+walked = [m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.")]
+names = [name for name in walked if not name.endswith(("__main__", "ray_app"))]  # that one needs Ray
 for name in names:
     importlib.import_module(name)
 try:

@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 WHERE_INSTALLED = {"vllm", "locust"}  # beside labkit where somebody has it
 # What a command line starts, and no line of code imports; and what `labkit.doctor` imports by its name.
 STARTED = {"jupyterlab", "ipykernel", "nbconvert", "pytest", "pytest-xdist", "ruff", "mypy", "packaging"}
-STARTED |= {"uvloop", "httptools"}  # by uvicorn
+STARTED |= {"uvloop"}  # by uvicorn
 
 
 def by_name(requirements: list[str]) -> dict[str, Requirement]:
