@@ -10,7 +10,8 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 CHAT := $(VENV)/.chat# a small chat model; its package's own requirements would compile llama.cpp
 BOOK := $(VENV)/book# the book's own: it needs no PyTorch, and its builder has other bounds
-NOTEBOOKS := $(wildcard notebooks/*.ipynb notebooks/deeper/*.ipynb)
+HOME_PAGE := notebooks/index.ipynb# first: it shows what was done in the others, which is nothing yet
+NOTEBOOKS := $(HOME_PAGE) $(filter-out $(HOME_PAGE),$(wildcard notebooks/*.ipynb notebooks/deeper/*.ipynb))
 LINTED := labkit tests data
 # Of what tests share, every name is looked up; signatures may say less than the package's do.
 LENIENT := --allow-untyped-defs $(addprefix --disable-error-code=,arg-type call-arg index method-assign misc return-value union-attr var-annotated)

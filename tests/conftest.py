@@ -53,8 +53,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
     if config.pluginmanager.hasplugin("nbval"):
         import dead_kernels
+        import new_reader
 
         dead_kernels.install()
+        new_reader.install()
 
 
 def pytest_collection_finish() -> None:
