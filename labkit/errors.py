@@ -40,6 +40,10 @@ class BrokenEngineError(LabkitError, RuntimeError):
     """An engine that was stopped in the middle of its bookkeeping, and does nothing more: build a new one."""
 
 
+class RankError(LabkitError, RuntimeError):
+    """One of the processes that share a model has failed; it is named. None of them can go on."""
+
+
 class OptionError(LabkitError, ValueError):
     """An option or an argument that is not allowed, or that this machine cannot give."""
 

@@ -4,7 +4,7 @@ Shapes: E embedding, H heads, G heads of keys and values, D head size, F width o
 P positions.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -41,6 +41,16 @@ class LayerWeights(NamedTuple):
     mlp_out: LinearWeights  # [E, F]
     query_norm: NormWeights | None = None  # [D], of each head before it is rotated
     key_norm: NormWeights | None = None
+
+
+class LayerModules(NamedTuple):
+    """The modules of one layer that have its matrices, named as in `LayerWeights`."""
+
+    attention: Any  # a module whose `heads` are how many there are of queries, H, and of keys and values, G
+    qkv: nn.Linear
+    attention_out: nn.Linear
+    mlp_in: nn.Linear
+    mlp_out: nn.Linear
 
 
 class Rotary(NamedTuple):

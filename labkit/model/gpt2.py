@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
-from labkit.model.decoder_weights import DecoderWeights, LayerWeights, linear_weights, norm_weights
+from labkit.model.decoder_weights import (
+    DecoderWeights,
+    LayerModules,
+    LayerWeights,
+    linear_weights,
+    norm_weights,
+)
 from labkit.model.network import Attend, Network, in_transformers
 
 if TYPE_CHECKING:
@@ -23,17 +29,17 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
-        self.n_head = config.n_head
+        self.head_dim, self.heads = config.head_dim, (config.n_head, config.n_head)
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
     def forward(self, x: Tensor, layer_idx: int, attend: Attend) -> Tensor:
         """Hidden states [B, T, E], after a LayerNorm, to what attention adds to them."""
-        B, T, E = x.shape
-        qkv = self.c_attn(x).view(B, T, 3, self.n_head, E // self.n_head)
+        B, T, _ = x.shape
+        qkv = self.c_attn(x).view(B, T, 3, -1, self.head_dim)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, H, T, D], views of one tensor
         out = attend(layer_idx, query, key, value)
-        return self.c_proj(out.transpose(1, 2).reshape(B, T, E))
+        return self.c_proj(out.transpose(1, 2).flatten(2))
 
 
 class MLP(nn.Module):
@@ -63,6 +69,10 @@ class Block(nn.Module):
         """Hidden states [B, T, E] to those after this layer."""
         x = x + self.attn(self.ln_1(x), layer_idx, attend)
         return x + self.mlp(self.ln_2(x))
+
+    def modules_by_use(self) -> LayerModules:
+        """This layer's matrices, and whose heads they make."""
+        return LayerModules(self.attn, self.attn.c_attn, self.attn.c_proj, self.mlp.c_fc, self.mlp.c_proj)
 
     def layer_weights(self) -> LayerWeights:
         """This layer's weights by what they do, not copied."""
@@ -141,6 +151,10 @@ class GPT2(Network):
             norm_weights(self.ln_f),
             self.lm_head.weight.detach(),
         )
+
+    def layer_modules(self) -> list[LayerModules]:
+        """Each layer's matrices, and whose heads they make."""
+        return [block.modules_by_use() for block in self.h if isinstance(block, Block)]  # all of them
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""

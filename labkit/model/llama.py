@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.decoder_weights import (
     DecoderWeights,
+    LayerModules,
     LayerWeights,
     Rotary,
     linear_weights,
@@ -99,6 +100,11 @@ class Block(nn.Module):
         """Hidden states [B, T, E] to those after this layer."""
         x = x + self.self_attn(self.input_layernorm(x), layer_idx, attend, angles)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+    def modules_by_use(self) -> LayerModules:
+        """This layer's matrices, and whose heads they make."""
+        attention, mlp = self.self_attn, self.mlp
+        return LayerModules(attention, attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
 
     def layer_weights(self) -> LayerWeights:
         """This layer's weights by what they do, not copied."""
@@ -200,6 +206,10 @@ class Llama(Network):
             is_gated=True,
             rotary=self.rotary(),
         )
+
+    def layer_modules(self) -> list[LayerModules]:
+        """Each layer's matrices, and whose heads they make."""
+        return [layer.modules_by_use() for layer in self.layers if isinstance(layer, Block)]  # all of them
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32."""

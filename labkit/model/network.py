@@ -14,8 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
 from labkit.model.checkpoint_format import CheckpointFormat
-from labkit.model.decoder_weights import DecoderWeights
+from labkit.model.decoder_weights import DecoderWeights, LayerModules
 from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
+from labkit.model.ranks import ALONE, Ranks
 from labkit.model.shared_context import SharedContext
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Network(nn.Module):
     watch_points: ClassVar[tuple[str, ...]] = ("prefill",)
     config: ModelConfig
     lm_head: nn.Linear  # [V, E], no bias
+    ranks: Ranks = ALONE  # the processes that have its weights, each a part
 
     def __init__(self, config: Any) -> None:
         """config: the architecture's own `ModelConfig`."""
@@ -138,6 +140,13 @@ class Network(nn.Module):
             f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: its layers are "
             "not those of the fused kernels. Choose layer_kernels = 'separate'"
         )
+
+    def layer_modules(self) -> list[LayerModules]:
+        """Each layer's matrices, and whose heads they make: what is cut for several GPUs.
+
+        Raises OptionError if the architecture has other layers.
+        """
+        raise OptionError(f"{type(self).__name__} cannot be cut for several processes: run it in one")
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32.

@@ -43,6 +43,7 @@ from labkit.kernels import (
     packed_prompts,
     paged_attention,
     paged_attention_append,
+    residual_sum,
     sampling,
     shared_attention,
     split_attention,
@@ -74,6 +75,7 @@ MODULES = (
     paged_attention,
     paged_attention_append,
     residual,
+    residual_sum,
     sampling,
     shared_attention,
     split_attention,
@@ -199,6 +201,7 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     slots = int64(B), int64(B + 1), int32(B + 1)
     decode_ends.embed_slots_triton(*slots, empty(V, E, dtype=dtype), empty(1024, E, dtype=dtype))
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
+    residual_sum.residual_sum_triton(empty(B, E, dtype=dtype), empty(B, E, dtype=dtype))
 
 
 def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:

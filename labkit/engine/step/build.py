@@ -22,6 +22,7 @@ from labkit.engine.step.lanes import NUM_LANES, Lane
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
+from labkit.engine.step.summed import summed
 from labkit.errors import OptionError
 from labkit.kernels import (
     PagedAttentionAppend,
@@ -161,7 +162,7 @@ def build_chunk_step(
     kernels = PACKED_TRITON if on_triton else PACKED_PLAIN
     attention = PackedAttention(kv_manager, *kernels)
     if isinstance(decoding, FusedDeviceStep):
-        fused = fused_kernels(options, kv_manager, on_triton)
+        fused = fused_kernels(options, network, kv_manager, on_triton)
         chunk_step: ChunkStep = FusedChunkStep(network, attention, layout, decoding, fused)
     else:
         head = padded_head(network.lm_head.weight.detach())
@@ -196,7 +197,7 @@ def build_device_step(
         kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
         return device_step(slots, network, AttendAndWrite(kv_manager, parts.own("kv_write") or kernel))
     lanes = [
-        build_lane(parts, network.config, kv_manager, len(slots.slot_mapping), on_triton)
+        build_lane(parts, network, kv_manager, len(slots.slot_mapping), on_triton)
         for _ in range(NUM_LANES if is_hidden else 1)
     ]
     return device_step(slots, network, lanes) if is_hidden else device_step(slots, network, *lanes[0])
@@ -217,7 +218,7 @@ def check_own_kernels(parts: Parts, network: Network) -> None:
 
 def build_lane(
     parts: Parts,
-    config: ModelConfig,
+    network: Network,
     kv_manager: MutableInfoBlockManager,
     max_batch_size: int,
     on_triton: bool,
@@ -228,20 +229,23 @@ def build_lane(
     if on_triton:
         is_packed = parts.options.batching == "packed"
         form = SharedAttention if is_packed else SplitAttention
-        kernel = form(kv_manager, max_batch_size, config.num_heads)
+        kernel = form(kv_manager, max_batch_size, network.config.num_heads)
     attention = AttendAndWrite(kv_manager, parts.own("kv_write") or kernel)
-    return Lane(attention, fused_kernels(parts.options, kv_manager, on_triton))
+    return Lane(attention, fused_kernels(parts.options, network, kv_manager, on_triton))
 
 
-def fused_kernels(options: EngineOptions, kv_manager: KVBlockManager, on_triton: bool) -> FusedKernels:
+def fused_kernels(
+    options: EngineOptions, network: Network, kv_manager: KVBlockManager, on_triton: bool
+) -> FusedKernels:
     """The kernels of a fused step: of Triton, with a workspace of their own, or their plain twins. Where
-    latency is hidden, products may hold their weights before they wait. Raises RecordError if the file of
-    tiles measured on the GPU is damaged."""
+    latency is hidden, products may hold their weights before they wait. Where ranks have a part of each layer
+    each, their sum comes between a product and its residual. Raises RecordError if the file of tiles measured
+    on the GPU is damaged."""
     if not on_triton:
-        return PLAIN
+        return summed(PLAIN, network.ranks)
     cache = kv_manager.k_cache
     measured = tiles_for(cache.device, cache.dtype, can_hold=options.latency == "hidden")
-    return triton_kernels(cache.device, measured)
+    return summed(triton_kernels(cache.device, measured), network.ranks)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

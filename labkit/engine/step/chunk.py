@@ -93,7 +93,8 @@ class ChunkStep:
         self.attention.begin(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
             hidden = self.network(inputs.token_ids[None], inputs.positions[None], self.attention)
-            return F.linear(hidden[0, inputs.last_rows], self._head)[:, : self._vocab_size]
+            logits = self.network.ranks.gather(F.linear(hidden[0, inputs.last_rows], self._head))
+            return logits[:, : self._vocab_size]
 
 
 class LaunchedChunkStep(Protocol):

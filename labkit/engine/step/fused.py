@@ -48,7 +48,7 @@ class FusedKernels(NamedTuple):
     @property
     def measured(self) -> MeasuredTiles | None:
         """The measured tiles that the products look into; None for kernels without tiles."""
-        return getattr(self.linear_residual, "keywords", {}).get("measured")
+        return getattr(self.norm_linear, "keywords", {}).get("measured")
 
     @property
     def prefetching(self) -> "FusedKernels":
@@ -125,7 +125,7 @@ class FusedDeviceStep(DeviceStep):
         ]
         self._final_norm = weights.final_norm
         self._heads = network.config.num_heads, network.config.num_kv_heads
-        self._vocab_size = len(weights.head)
+        self._vocab_size = network.config.vocab_size
         self.head = padded_head(weights.head)
 
     @property
@@ -173,7 +173,7 @@ class FusedDeviceStep(DeviceStep):
             hidden = F.rms_norm(x, x.shape[1:], weight, eps)
         else:
             hidden = F.layer_norm(x, x.shape[1:], weight, bias, eps)
-        return F.linear(hidden, self.head)[:, : self._vocab_size]
+        return self.network.ranks.gather(F.linear(hidden, self.head))[:, : self._vocab_size]
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""

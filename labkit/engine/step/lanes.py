@@ -80,7 +80,9 @@ class LanedDeviceStep(FusedDeviceStep):
       faster, also in layers that go another way.
 
     Through layers too large for the GPU's cache (`fits_in_l2`) every batch of more rows goes as a whole, and
-    nothing is asked for early. The tokens are the same. Which batch gets what was measured on an H200.
+    nothing is asked for early. So does every batch where ranks have a part of each layer: sums of two streams
+    could meet in one order here and in another there. The tokens are the same. Which batch gets what was
+    measured on an H200.
     """
 
     watch_points: ClassVar[tuple[str, ...]] = ("streams", "halves", "few")
@@ -93,12 +95,13 @@ class LanedDeviceStep(FusedDeviceStep):
         it never runs beside the halves."""
         attention, kernels = lanes[0]
         super().__init__(slots, network, attention, kernels)
-        if not fits_in_l2(self.layers[0], slots.slot_mapping.device):
-            self.least_rows = sys.maxsize
-        else:
+        is_small = fits_in_l2(self.layers[0], slots.slot_mapping.device)
+        if is_small:
             self.kernels = kernels.prefetching
-            if network.config.num_kv_heads < network.config.num_heads:
-                self.least_rows = LEAST_GROUPED_ROWS
+        if not is_small or network.ranks.size > 1:
+            self.least_rows = sys.maxsize
+        elif network.config.num_kv_heads < network.config.num_heads:
+            self.least_rows = LEAST_GROUPED_ROWS
         self.halves = [HalfStep(self, lane) for lane in lanes]
         self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
         self.streams = CudaStreams(slots.slot_mapping.device)

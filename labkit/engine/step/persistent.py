@@ -27,14 +27,15 @@ class PersistentLayers:
         """Whether the kernel does what the step does, and was measured for layers as wide.
 
         It has attention in it, so a step with an attention of the caller's has to launch that. And it knows
-        LayerNorms alone, and heads that each have a key.
+        LayerNorms alone, heads that each have a key, and layers of which no other rank has a part.
         """
         attention = step.attention.attention
         is_ours = attention is paged_attention_append_plain or isinstance(
             attention, SplitAttention | SharedAttention
         )
         qkv = step.layers[0].qkv
-        return is_ours and qkv.column_sums is not None and qkv.weight.shape[1] <= WIDEST
+        is_whole = step.network.ranks.size == 1
+        return is_ours and is_whole and qkv.column_sums is not None and qkv.weight.shape[1] <= WIDEST
 
     def __init__(self, step: FusedDeviceStep) -> None:
         """In a Triton kernel if the step's kernels are, else in its plain form. Raises ValueError for weights

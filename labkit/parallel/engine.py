@@ -1,0 +1,130 @@
+"""An engine on every rank, of which the first is driven and the others follow."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import torch
+
+from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine.device import default_dtype
+from labkit.engine.parts import Part, Parts
+from labkit.engine.request import Request
+from labkit.model import LanguageModel
+from labkit.options import EngineOptions
+from labkit.parallel.ranks import TorchRanks
+from labkit.parallel.shards import cut_model
+
+Made = TypeVar("Made")
+
+
+class ParallelEngine(InferenceEngine):
+    """An `InferenceEngine` whose model is cut among ranks: made on all of them, driven on rank 0.
+
+        ranks = TorchRanks()
+        engine = ParallelEngine(load_model("random:gpt2-xl"), ranks)
+        engine.lead_or_follow(lambda: print(engine.generate("To be, or")[0].text))
+
+    Every rank has the whole host side: the same queue, books and plans. So a step needs no plan from rank 0,
+    only the requests and cancellations that came before it, which are told without waiting. All that is
+    chosen is chosen alike: sizes are the least that fit any rank, seeds are told, and logits are gathered, so
+    that every rank draws from the same bits.
+
+    An error in a step, of whatever rank, ends the engine on all ranks: with RankError, which names the rank.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        ranks: TorchRanks,
+        options: EngineOptions | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        parts: Mapping[str, Part] | None = None,
+        cache: CacheConfig = CacheConfig(),
+        scheduler: SchedulerConfig = SchedulerConfig(),
+    ) -> None:
+        """model: whole, the same on every rank; it may stay on the CPU. All else as `InferenceEngine` has it.
+
+        Raises RankError if any rank cannot make its part.
+        """
+        self.ranks = ranks
+        self._news: list[list[Any]] = []  # to be told before the next step
+        with ranks.together():
+            dtype = default_dtype(ranks.device) if dtype is None else dtype
+            mine = cut_model(model, ranks, dtype)
+            super().__init__(
+                mine, options, device=ranks.device, dtype=dtype, parts=parts, cache=cache, scheduler=scheduler
+            )
+
+    def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
+        num_blocks = self.ranks.least(cache.max_blocks_per_layer)
+        num_tokens = self.ranks.least(scheduler.prefill_max_tokens)
+        super()._build(
+            parts,
+            replace(cache, max_blocks_per_layer=num_blocks),
+            replace(scheduler, prefill_max_tokens=num_tokens),
+        )
+
+    # --- what the first rank tells -----------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this is the rank that is driven."""
+        return self.ranks.rank == 0
+
+    def _enqueue(self, request: Request) -> None:
+        super()._enqueue(request)
+        params = asdict(replace(request.params, seed=request.seed))
+        self._news.append(["add", request.request_id, request.prompt_token_ids, params])
+
+    def cancel(self, request_id: int) -> Completion:
+        """End a request as `InferenceEngine.cancel` does; the other ranks end it before the next step."""
+        completion = super().cancel(request_id)
+        self._news.append(["cancel", completion.request_id])
+        return completion
+
+    def _cancel(self, requests: Iterable[Request]) -> None:
+        known = [request for request in requests if request.request_id in self.delivery.requests]
+        super()._cancel(known)
+        self._news += [["cancel", request.request_id] for request in known]
+
+    def _run_step(self) -> None:
+        news, self._news = self._news, []
+        try:
+            with self.ranks.together():
+                if self.is_leader:
+                    self.ranks.tell(json.dumps(news))
+                super()._run_step()
+        except BaseException:
+            self.guard.is_broken = True  # ranks may be at different places by now
+            raise
+
+    # --- who drives --------------------------------------------------------------------------------
+
+    def lead_or_follow(self, drive: Callable[[], Made]) -> Made | None:
+        """Call `drive` on rank 0, which may do with the engine whatever it likes, and follow on the others
+        until it returns; what it returned, None on those."""
+        if not self.is_leader:
+            self._follow()
+            return None
+        with self.ranks.together():
+            made = drive()
+            self.ranks.tell("null")
+        return made
+
+    def _follow(self) -> None:
+        """Do what the first rank tells, until it has done."""
+        while (news := json.loads(self.ranks.hear())) is not None:
+            for kind, request_id, *request in news:
+                if kind == "add":
+                    self._add(request_id, *request)
+                else:
+                    self.cancel(request_id)
+            self._advance()
+
+    def _add(self, request_id: int, token_ids: Sequence[int], params: dict[str, Any]) -> None:
+        self._next_request_id = request_id
+        with self.guard:
+            self._enqueue(self._new_request(tuple(token_ids), SamplingParams(**params)))

@@ -1,0 +1,173 @@
+"""The processes that share a model, as torchrun starts them: their sums, their messages, their faults."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from labkit.checks import quoted
+from labkit.engine.device import pick_device
+from labkit.errors import OptionError, RankError
+from labkit.model.ranks import Ranks
+
+SLICE = timedelta(milliseconds=200)  # between two looks whether another rank has failed
+FAULT, STEP, NEWS = "labkit/fault", "labkit/step", "labkit/news"  # keys in the store that all ranks see
+
+
+class TorchRanks(Ranks):
+    """The ranks of a torch.distributed job: NCCL between GPUs, gloo between processes on CPUs.
+
+    No wait for another rank is longer than `timeout` seconds, and what a rank fails of is raised by all of
+    them, as RankError. After that nothing more can be computed together: end the processes.
+    """
+
+    def __init__(self, device: str | None = None, timeout: float = 60.0) -> None:
+        """Join the job that torchrun has started; all ranks do so together.
+
+        device: "cpu" or "cuda", of which each rank takes its own. None: the GPUs where there are any.
+        Raises OptionError outside of torchrun, and RankError if others do not come in time.
+        """
+        if "RANK" not in os.environ:
+            raise OptionError(
+                "this is one process alone: start it by torchrun --nproc-per-node N, or use InferenceEngine"
+            )
+        kind = pick_device(device).type
+        self.device = pick_device(f"cuda:{os.environ['LOCAL_RANK']}" if kind == "cuda" else "cpu")
+        if kind == "cuda":
+            torch.cuda.set_device(self.device)
+        self.timeout = timeout
+        try:
+            dist.init_process_group(
+                "nccl" if kind == "cuda" else "gloo",
+                timeout=timedelta(seconds=2 * timeout),  # later than ours, which says who is late
+                device_id=self.device if kind == "cuda" else None,
+            )
+            self.mesh = dist.init_device_mesh(kind, (dist.get_world_size(),))
+            self._store = dist.TCPStore(
+                os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False
+            )
+        except dist.DistError as error:
+            raise RankError(f"the ranks did not find each other: {quoted(error)}") from error
+        self._store.set_timeout(SLICE)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._is_gloo = kind == "cpu"
+        self._num_steps = 0
+
+    def __deepcopy__(self, _memo: object) -> "TorchRanks":
+        return self  # a network's copy is of the same ranks
+
+    # --- tensors -------------------------------------------------------------------------------------
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum of every rank's x, in x itself: the same bits on every rank."""
+        self._end(dist.all_reduce(x, async_op=self._is_gloo))
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Every rank's x [B, V], beside each other in the order of ranks: [B, size * V]."""
+        B, V = x.shape
+        every = torch.empty(self.size * B, V, dtype=x.dtype, device=x.device)
+        self._end(dist.all_gather_into_tensor(every, x.contiguous(), async_op=self._is_gloo))
+        return every.view(self.size, B, V).transpose(0, 1).reshape(B, self.size * V)
+
+    def least(self, number: int) -> int:
+        """The least of every rank's number."""
+        least = torch.tensor(number, device=self.device)
+        self._end(dist.all_reduce(least, dist.ReduceOp.MIN, async_op=self._is_gloo))
+        return int(least)
+
+    def _end(self, work: "dist.Work | None") -> None:
+        """Wait for work on the CPU. (A GPU's is waited for where its results are read.)"""
+        if work is None:
+            return
+
+        def ends() -> bool:
+            try:
+                work.wait(SLICE)
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise RankError(self._fail(f"{self._late()} has gone: {quoted(error)}")) from error
+                return False
+            return True
+
+        self._wait(ends)
+
+    def wait_for(self, event: torch.cuda.Event) -> None:
+        """Wait for an event of this GPU, whose work may wait for other ranks."""
+
+        def ends() -> bool:
+            end = time.monotonic() + SLICE.total_seconds()
+            while not event.query():
+                if time.monotonic() > end:
+                    return False
+            return True
+
+        self._wait(ends)
+
+    def _wait(self, ends: Callable[[], bool]) -> None:
+        """Wait until a slice of the wait `ends` it. Raises RankError when another rank has failed or the time
+        is over."""
+        deadline = time.monotonic() + self.timeout
+        while not ends():
+            self.check()
+            if time.monotonic() > deadline:
+                raise RankError(self._fail(f"{self._late()} did not come within {self.timeout:g} seconds"))
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def tell(self, message: str) -> None:
+        """Send the other ranks a message, without waiting for them."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._store.queue_push(f"{NEWS}/{rank}", message.encode())
+
+    def hear(self) -> str:
+        """The next message to this rank, however long it takes. Raises RankError when another has failed."""
+        while True:
+            try:
+                return self._store.queue_pop(f"{NEWS}/{self.rank}").decode()
+            except dist.DistStoreError:  # nothing yet
+                self.check()
+
+    # --- faults --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """A block in which all ranks do the same: an error of one becomes RankError on all of them."""
+        self._num_steps += 1
+        self._store.set(f"{STEP}/{self.rank}", str(self._num_steps))
+        try:
+            yield
+        except RankError:
+            raise
+        except BaseException as error:
+            fault = self._fail(f"rank {self.rank} failed: {type(error).__name__}: {quoted(error)}")
+            if isinstance(error, Exception):
+                raise RankError(fault) from error
+            raise
+
+    def check(self) -> None:
+        """Raises RankError, naming the rank, if one has failed."""
+        if self._store.check([FAULT]):
+            raise RankError(self._store.get(FAULT).decode())
+
+    def _fail(self, fault: str) -> str:
+        """Tell all ranks of a fault; the first one that was told of."""
+        return self._store.compare_set(FAULT, "", fault).decode()
+
+    def _late(self) -> str:
+        """The ranks that are behind the others, or all others if none is."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        keys = [f"{STEP}/{rank}" for rank in others]
+        steps = [int(self._store.get(key)) if self._store.check([key]) else 0 for key in keys]
+        late = [rank for rank, step in zip(others, steps, strict=True) if step < self._num_steps] or others
+        return f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
+
+    def leave(self) -> None:
+        """Leave the job; all ranks do so together."""
+        dist.destroy_process_group()

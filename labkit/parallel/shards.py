@@ -1,0 +1,131 @@
+"""A rank's part of a model: columns of the products that make heads and inner values, rows of those behind.
+
+Shapes: E embedding, H heads, G heads of keys and values, D head size, F width of the MLP, V vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from labkit.errors import OptionError
+from labkit.model import LanguageModel, Network
+from labkit.model.checkpoint import network_without_weights
+from labkit.parallel.ranks import TorchRanks
+
+HEAD_MULTIPLE = 64  # rows of a rank's part of the head: a product is several times faster than with one more
+
+Cut = Callable[[Tensor, int], Tensor]  # (whole, dimension) -> this rank's part of it
+
+
+class CutConfig:
+    """The sizes of a rank's part of a network: its own numbers of heads, and the whole's for all else."""
+
+    def __init__(self, whole: Any, num_heads: int, num_kv_heads: int, num_matrix_weights: int) -> None:
+        self.whole = whole
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.num_matrix_weights = num_matrix_weights
+        self.kv_values_per_token = 2 * whole.num_layers * num_kv_heads * whole.head_dim
+        self.tie_word_embeddings = False  # the head is cut, the token table is not
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "whole" or name.startswith("__"):  # of an object that is being copied
+            raise AttributeError(name)
+        return getattr(self.whole, name)
+
+
+def cut_model(model: LanguageModel, ranks: TorchRanks, dtype: torch.dtype) -> LanguageModel:
+    """This rank's part of a model, on its device in `dtype`. The model itself is left as it is."""
+    return replace(model, network=cut_network(model.network, ranks, dtype))
+
+
+@torch.no_grad()
+def cut_network(network: Network, ranks: TorchRanks, dtype: torch.dtype) -> Network:
+    """This rank's part of a network: the same modules with fewer heads and inner values.
+
+    Queries, keys, values and the first half of the MLP are cut by columns, so that a rank has whole heads;
+    what is behind them by rows, so that every rank has a part of a sum; the head by vocabulary. Tables, norms
+    and the biases of sums, which one rank adds, are whole. Raises OptionError for more ranks than heads or
+    inner values, and for heads that cannot be shared evenly.
+    """
+    config, is_gated = network.config, network.decoder_weights().is_gated
+    groups = head_groups(config.num_heads, config.num_kv_heads, ranks.size)
+    heads = config.num_heads, config.num_kv_heads
+
+    def cut(whole: Tensor, dim: int) -> Tensor:
+        on_device = whole.to(ranks.device, dtype)
+        sharded = distribute_tensor(on_device, ranks.mesh, [Shard(dim)], src_data_rank=None)
+        return sharded.to_local().clone(memory_format=torch.contiguous_format)
+
+    part = network_without_weights(config)
+    for whole, mine in zip(network.layer_modules(), part.layer_modules(), strict=True):
+        fill(mine.qkv, whole.qkv, lambda t: cut_qkv(t, *heads, groups, cut))
+        fill(mine.mlp_in, whole.mlp_in, lambda t: cut(t.unflatten(0, (1 + is_gated, -1)), 1).flatten(0, 1))
+        by_group = whole.attention_out.weight.unflatten(1, (groups, -1))
+        fill_summed(mine.attention_out, cut(by_group, 1).flatten(1), whole.attention_out.bias, ranks)
+        fill_summed(mine.mlp_out, cut(whole.mlp_out.weight, 1), whole.mlp_out.bias, ranks)
+        num_heads = mine.attention_out.weight.shape[1] // config.head_dim
+        num_kv_heads = (len(mine.qkv.weight) // config.head_dim - num_heads) // 2
+        mine.attention.heads = num_heads, num_kv_heads
+    head = network.lm_head.weight
+    multiple = HEAD_MULTIPLE * ranks.size
+    part.lm_head.weight = parameter(cut(F.pad(head, (0, 0, 0, -len(head) % multiple)), 0))
+    part.lm_head.register_forward_hook(lambda _module, _x, out: ranks.gather(out)[..., : config.vocab_size])
+    missing = {name for name, weight in part.named_parameters() if weight.is_meta}
+    whole_ones = {n: w.to(ranks.device, dtype) for n, w in network.named_parameters() if n in missing}
+    part.load_state_dict(whole_ones, strict=False, assign=True)
+    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer[1:]]
+    sizes: Any = CutConfig(config, num_heads, num_kv_heads, sum(matrices))
+    part.config = sizes
+    part.ranks = ranks
+    return part.eval().requires_grad_(False)
+
+
+def head_groups(num_heads: int, num_kv_heads: int, size: int) -> int:
+    """Into how many groups the heads are cut, each with a head of keys and values: a rank has one or more.
+
+    Where there are fewer of those than ranks, several ranks have a copy of the same one.
+    """
+    if num_kv_heads >= size:
+        return num_kv_heads
+    if size % num_kv_heads or num_heads % size:
+        raise OptionError(
+            f"{num_heads} heads with {num_kv_heads} of keys and values cannot be cut for {size} processes: "
+            f"start as many as divide {num_heads} and are a multiple of {num_kv_heads}, or fewer than that"
+        )
+    return size
+
+
+def cut_qkv(whole: Tensor, num_heads: int, num_kv_heads: int, groups: int, cut: Cut) -> Tensor:
+    """A rank's rows of weight [(H + 2 * G) * D, E] or bias [(H + 2 * G) * D]: of whole groups of heads."""
+    D = len(whole) // (num_heads + 2 * num_kv_heads)
+    query, *keys_and_values = whole.split((num_heads * D, num_kv_heads * D, num_kv_heads * D))
+    parts = [cut(query.unflatten(0, (groups, -1)), 0)]
+    for each in keys_and_values:
+        by_head = each.unflatten(0, (num_kv_heads, D))
+        parts.append(cut(by_head.repeat_interleave(groups // num_kv_heads, dim=0), 0))
+    return torch.cat([each.flatten(0, 1) for each in parts])
+
+
+def fill(mine: nn.Linear, whole: nn.Linear, cut_rows: Callable[[Tensor], Tensor]) -> None:
+    """Give a linear layer its rows of the whole one's weight and bias."""
+    mine.weight = parameter(cut_rows(whole.weight))
+    if whole.bias is not None:
+        mine.bias = parameter(cut_rows(whole.bias))
+
+
+def fill_summed(mine: nn.Linear, weight: Tensor, bias: Tensor | None, ranks: TorchRanks) -> None:
+    """Give a linear layer its part of a sum over ranks, the bias to the first rank alone."""
+    mine.weight = parameter(weight)
+    is_first = bias is not None and ranks.rank == 0
+    mine.register_parameter("bias", parameter(bias.to(weight)) if bias is not None and is_first else None)
+    mine.register_forward_hook(lambda _module, _x, out: ranks.sum(out))
+
+
+def parameter(weight: Tensor) -> nn.Parameter:
+    """A parameter that is never trained."""
+    return nn.Parameter(weight, requires_grad=False)

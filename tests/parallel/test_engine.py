@@ -1,0 +1,107 @@
+"""Several ranks, on the CPU by gloo: the tokens of one process, and an end for all when one fails."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import parallel_cases
+import pytest
+from parallel_cases import RUNGS, SETTINGS, flood, model_of, outcome
+
+from labkit import LADDER, InferenceEngine, load_model
+from labkit.engine.guard import BROKEN
+from labkit.errors import OptionError
+from labkit.parallel import TorchRanks
+from labkit.parallel.shards import head_groups
+
+pytestmark = pytest.mark.slow
+CASES = Path(parallel_cases.__file__)
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+def run_ranks(case: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [*TORCHRUN, "--nproc-per-node=2", str(CASES), case, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def seen_by_ranks(case: str, folder: Path) -> list[dict[str, Any]]:
+    done = run_ranks(case, folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """By each of two ranks, in one start for all cases."""
+    return seen_by_ranks("tokens", tmp_path_factory.mktemp("tokens"))
+
+
+def whole_engine(name: str, rung: str) -> InferenceEngine:
+    return InferenceEngine(model_of(name), LADDER[rung].options, device="cpu", **SETTINGS)
+
+
+@pytest.mark.parametrize(("name", "rung"), [(name, rung) for name, rungs in RUNGS.items() for rung in rungs])
+def test_two_ranks_make_the_tokens_of_one_process(seen: list[dict[str, Any]], name: str, rung: str):
+    leader, follower = (each[f"{name} {rung}"] for each in seen)
+    expected = outcome(whole_engine(name, rung))
+    assert leader == expected
+    assert follower == {"counters": expected["counters"], "free_blocks": expected["free_blocks"]}
+
+
+def test_a_flood_of_requests_that_come_and_leave(seen: list[dict[str, Any]]):
+    leader, follower = (each["flood"] for each in seen)
+    expected = flood(InferenceEngine(load_model("random:small-llama"), device="cpu", **SETTINGS))
+    assert leader == expected
+    counters = leader["counters"]
+    assert min(counters["preemptions"], counters["reused_tokens"], counters["finished"]["cancelled"]) > 0
+    assert follower["counters"] == expected["counters"]
+
+
+# --- faults ----------------------------------------------------------------------------------------------
+
+
+def test_what_one_rank_raises_ends_the_engine_on_all(seen: list[dict[str, Any]]):
+    for each in (rank["raises"] for rank in seen):
+        assert each["error"] == "rank 1 failed: Injected: planted here"
+        assert each["then"] == BROKEN
+        assert each["seconds"] < 20
+
+
+def test_no_rank_waits_longer_than_the_timeout(tmp_path: Path):
+    both = seen_by_ranks("late", tmp_path)
+    for each in both:
+        assert each["error"] == "rank 1 did not come within 2 seconds"
+        assert each["seconds"] < 20
+
+
+def test_a_rank_that_is_killed_ends_all(tmp_path: Path):
+    started = time.monotonic()
+    done = run_ranks("killed", tmp_path)
+    assert done.returncode != 0
+    assert "exitcode: -9) local_rank: 1" in done.stderr
+    assert time.monotonic() - started < 60
+    for written in tmp_path.iterdir():  # by rank 0, if torchrun leaves it the time
+        assert json.loads(written.read_text())["error"].startswith("rank 1 has gone: ")
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+def test_ranks_need_torchrun(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(OptionError, match="start it by torchrun --nproc-per-node N"):
+        TorchRanks("cpu")
+
+
+@pytest.mark.parametrize(("heads", "size", "groups"), [((32, 8), 2, 8), ((9, 3), 2, 3), ((4, 2), 4, 4)])
+def test_heads_are_cut_in_groups(heads: tuple[int, int], size: int, groups: int):
+    assert head_groups(*heads, size) == groups
+
+
+@pytest.mark.parametrize(("heads", "size"), [((9, 3), 4), ((6, 2), 4), ((2, 2), 3)])
+def test_heads_that_cannot_be_shared_are_refused(heads: tuple[int, int], size: int):
+    with pytest.raises(OptionError, match=f"cannot be cut for {size} processes"):
+        head_groups(*heads, size)

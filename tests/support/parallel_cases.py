@@ -1,0 +1,151 @@
+"""What several ranks do, and one process as well: started by torchrun, each rank writes what it saw as JSON.
+
+torchrun --nproc-per-node 2 tests/support/parallel_cases.py CASE FOLDER
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.errors import BrokenEngineError, RankError, RequestError
+from labkit.model import GPT2Config, LanguageModel, load_model
+from labkit.model.checkpoint import random_network
+from labkit.model.small import SMALL_LLAMA
+from labkit.model.tokenizer import WordTokenizer
+from labkit.parallel import ParallelEngine, TorchRanks
+
+SETTINGS: dict[str, Any] = {
+    "cache": CacheConfig(block_size=4, max_blocks_per_layer=20),  # too few for all: some wait again
+    "scheduler": SchedulerConfig(max_batch_size=3, prefill_chunk_tokens=8, prefill_max_tokens=32),
+}
+SIZES = (SETTINGS["cache"], SETTINGS["scheduler"])
+SHARED = tuple(range(50, 64))  # how half of the prompts begin
+PROMPTS = [(*SHARED, 1, 2), (1, 2, 3, 4) * 6, (3,) * 20, (*SHARED, 9)]
+PARAMS = [
+    SamplingParams(6, temperature=0.9, top_k=20, top_p=0.9, seed=3),
+    SamplingParams(8),
+    SamplingParams(9, temperature=0.8),  # its seed is drawn on rank 0, and told
+    SamplingParams(5, logprobs=2),
+]
+RUNGS = {
+    "random:small": ("07", "09", "11", "13", "14"),
+    "random:small-llama": ("08", "10", "14"),
+    "random:small-qwen3": ("12",),
+    "three heads": ("07", "14"),  # so one rank has more
+    "one key": ("09", "14"),  # for all heads, so each rank has it
+}
+STEPS_BEFORE = 3  # a fault
+
+
+OTHERS = {
+    "three heads": GPT2Config(256, 64, 24, 2, 3),
+    "one key": replace(SMALL_LLAMA, num_key_value_heads=1),
+}
+
+
+def model_of(name: str) -> LanguageModel:
+    if name not in OTHERS:
+        return load_model(name)
+    network = random_network(OTHERS[name], seed=0)
+    for parameter in network.parameters():
+        parameter.data = 20 * parameter.data if parameter.dim() == 2 else parameter.data + 0.1
+    return LanguageModel(name, network, WordTokenizer(256, None))
+
+
+def outcome(engine: InferenceEngine) -> dict[str, Any]:
+    """Requests in chunks, some of which wait again, and some that begin as others did."""
+    random.seed(0)
+    made = engine.generate(PROMPTS, PARAMS)
+    return {"tokens": [list(completion.token_ids) for completion in made], **books(engine)}
+
+
+def flood(engine: InferenceEngine) -> dict[str, Any]:
+    """Requests that come, and leave again, between random steps."""
+    draw, tokens = random.Random(1), {}
+    for _ in range(30):
+        if draw.random() < 0.7:
+            prompt = [draw.randrange(256) for _ in range(draw.randrange(1, 24))]
+            params = SamplingParams(draw.randrange(1, 12), temperature=draw.choice((0.0, 0.9)), seed=7)
+            tokens[engine.add_request([*SHARED, *prompt] if draw.random() < 0.4 else prompt, params)] = []
+        if tokens and draw.random() < 0.2:
+            try:
+                engine.cancel(draw.choice(list(tokens)))
+            except RequestError:  # it has ended
+                continue
+        for output in engine.step():
+            tokens[output.request_id].append(output.token_id)
+    while engine.has_work:
+        for output in engine.step():
+            tokens[output.request_id].append(output.token_id)
+    return {"tokens": list(tokens.values()), **books(engine)}
+
+
+def books(engine: InferenceEngine) -> dict[str, Any]:
+    """What an engine has counted and holds, but for times."""
+    engine.check_integrity()
+    stats = engine.stats()
+    counters = {name: n for name, n in asdict(stats.counters).items() if not isinstance(n, float)}
+    return {"counters": counters, "free_blocks": stats.free_blocks}
+
+
+def run_tokens(ranks: TorchRanks) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for name, rungs in RUNGS.items():
+        for rung in rungs:
+            engine = ParallelEngine(model_of(name), ranks, LADDER[rung].options, **SETTINGS)
+            made = engine.lead_or_follow(lambda engine=engine: outcome(engine))
+            seen[f"{name} {rung}"] = made or books(engine)
+    engine = ParallelEngine(load_model("random:small-llama"), ranks, **SETTINGS)
+    seen["flood"] = engine.lead_or_follow(lambda: flood(engine)) or books(engine)
+    seen["raises"] = run_fault(ranks, raise_injected)
+    return seen
+
+
+class Injected(Exception):
+    pass
+
+
+def run_fault(ranks: TorchRanks, fault: Any) -> dict[str, Any]:
+    """Rank 1's step does `fault` in the middle of all requests; what each rank raises, and how soon."""
+    engine = ParallelEngine(load_model("random:small"), ranks, **SETTINGS)
+    if ranks.rank == 1:
+        step, calls = engine.decode_step.device_step, iter(range(100))
+        engine.decode_step.device_step = lambda *args: fault() if next(calls) == STEPS_BEFORE else step(*args)
+    started = time.monotonic()
+    try:
+        engine.lead_or_follow(lambda: engine.generate(PROMPTS, PARAMS))
+        raise AssertionError("the fault was not seen")
+    except RankError as error:
+        seen: dict[str, Any] = {"error": str(error), "seconds": time.monotonic() - started}
+    try:
+        engine.generate(PROMPTS, PARAMS)
+    except BrokenEngineError as error:
+        seen["then"] = str(error)
+    return seen
+
+
+def raise_injected() -> None:
+    raise Injected("planted here")
+
+
+FAULTS = {
+    "late": lambda: time.sleep(4),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+def main(case: str, folder: Path) -> None:
+    ranks = TorchRanks("cpu", timeout=2 if case == "late" else 60)
+    seen = run_fault(ranks, FAULTS[case]) if case in FAULTS else run_tokens(ranks)
+    (folder / f"rank{ranks.rank}.json").write_text(json.dumps(seen), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
