@@ -11,6 +11,7 @@ from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingPara
 from labkit.engine.device import default_dtype
 from labkit.engine.parts import Part, Parts
 from labkit.engine.request import Request
+from labkit.engine.text_decoder import TextDecoder
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.parallel.ranks import TorchRanks
@@ -122,9 +123,10 @@ class ParallelEngine(InferenceEngine):
                     self._add(request_id, *request)
                 else:
                     self.cancel(request_id)
-            self._advance()
+            self.step()
 
     def _add(self, request_id: int, token_ids: Sequence[int], params: dict[str, Any]) -> None:
-        self._next_request_id = request_id
+        asked = SamplingParams(**params)
+        decoder = TextDecoder(self.model.tokenizer, asked.stop) if asked.stop else None
         with self.guard:
-            self._enqueue(self._new_request(tuple(token_ids), SamplingParams(**params)))
+            self._enqueue(Request(request_id, tuple(token_ids), asked, decoder=decoder))

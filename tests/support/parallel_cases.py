@@ -32,7 +32,7 @@ PARAMS = [
     SamplingParams(6, temperature=0.9, top_k=20, top_p=0.9, seed=3),
     SamplingParams(8),
     SamplingParams(9, temperature=0.8),  # its seed is drawn on rank 0, and told
-    SamplingParams(5, logprobs=2),
+    SamplingParams(5, logprobs=2, stop="no such text"),
 ]
 RUNGS = {
     "random:small": ("07", "09", "11", "13", "14"),
