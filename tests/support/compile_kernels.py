@@ -39,6 +39,7 @@ from labkit.kernels import (
     fused_linear,
     grouped_attention,
     kv_append,
+    library_linear,
     packed_attention,
     packed_prompts,
     paged_attention,
@@ -70,6 +71,7 @@ MODULES = (
     fused_linear,
     grouped_attention,
     kv_append,
+    library_linear,
     packed_attention,
     packed_prompts,
     paged_attention,
@@ -202,6 +204,7 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     decode_ends.embed_slots_triton(*slots, empty(V, E, dtype=dtype), empty(1024, E, dtype=dtype))
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
     residual_sum.residual_sum_triton(empty(B, E, dtype=dtype), empty(B, E, dtype=dtype))
+    library_linear.silu_gate_triton(empty(300, 3072, dtype=dtype))
 
 
 def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:
@@ -233,6 +236,12 @@ def held() -> Iterator[Case]:
             if tiles.is_held(tile):
                 function = linear_residual if N <= K else norm_linear
                 yield partial(function, rows, N, K, torch.float16, False, tile)
+
+
+def heads_of_a_row(dtype: torch.dtype) -> Iterator[Case]:
+    """The head of a single row, held and not."""
+    for K in (2048, 4096):
+        yield partial(norm_linear, 1, 128256, K, dtype, False, tiles.head_tile(K, dtype.itemsize))
 
 
 def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
@@ -271,6 +280,7 @@ def full(arch: int) -> Iterator[Case]:
     for dtype in DTYPES:
         yield partial(ends, dtype)
         yield partial(draw, dtype)
+        yield from heads_of_a_row(dtype)
         yield from products(dtype, list(tiles.TILES))
         yield from prefetching(dtype)
         yield from products(dtype, OTHER_PRODUCTS, rows=[1, 256])
@@ -298,6 +308,7 @@ def quick(arch: int) -> Iterator[Case]:
     if arch == NATIVE:
         yield from prefetching(torch.float16)
         yield from held()
+        yield from heads_of_a_row(torch.bfloat16)
         heads = [(64, torch.float16), (128, torch.bfloat16)]
     for D, dtype in heads:
         yield from groups(D, dtype)

@@ -27,9 +27,10 @@ from labkit.kernels import (
     norm_linear_plain,
     norm_linear_triton,
 )
+from labkit.kernels.library_linear import norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tile_tables import shipped_tiles
-from labkit.kernels.tiles import MeasuredTiles, tiles_in_words
+from labkit.kernels.tiles import MeasuredTiles, head_tile, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
 from labkit.ranges import named_range
@@ -42,7 +43,7 @@ class FusedKernels(NamedTuple):
 
     embed: Callable[..., tuple[Tensor, RowStatistics]]
     norm_linear: Callable[..., Tensor]
-    linear_residual: Callable[..., tuple[Tensor, RowStatistics]]
+    linear_residual: Callable[..., tuple[Tensor, RowStatistics | None]]
     greedy_advance: Callable[..., Tensor]
 
     @property
@@ -123,10 +124,9 @@ class FusedDeviceStep(DeviceStep):
             )
             for layer in weights.layers
         ]
-        self._final_norm = weights.final_norm
         self._heads = network.config.num_heads, network.config.num_kv_heads
         self._vocab_size = network.config.vocab_size
-        self.head = padded_head(weights.head)
+        self.head = folded(weights.final_norm, LinearWeights(padded_head(weights.head), None))
 
     @property
     def tiles(self) -> str:
@@ -134,14 +134,14 @@ class FusedDeviceStep(DeviceStep):
         if self.kernels.measured is None:
             return "none: the products are PyTorch's"
         products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0].products]
-        shipped = shipped_tiles(self.head.device, self.head.dtype, self.can_hold)
+        shipped = shipped_tiles(self.head.weight.device, self.head.weight.dtype, self.can_hold)
         return tiles_in_words(products, self.kernels.measured, shipped)
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         slots = self.slots
         slot_mapping = slots.slot_mapping[:batch_size]
         with named_range("labkit.model.forward"):
-            logits = self.logits(self.through_layers(slot_mapping, max_context_len))
+            logits = self.next_logits(slot_mapping, max_context_len)
         with named_range("labkit.sample"):
             if draws == Draws.NONE:
                 return self.take_likeliest(logits, slot_mapping)
@@ -153,13 +153,32 @@ class FusedDeviceStep(DeviceStep):
         slots = self.slots
         return self.kernels.greedy_advance(logits, slot_mapping, slots.last_token_ids, slots.context_lens)
 
+    def next_logits(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
+        """Logits [B, V] of the next tokens of the slots in slot_mapping [B]."""
+        if len(slot_mapping) > 1 or not self.has_head_kernel:
+            return self.logits(self.through_layers(slot_mapping, max_context_len))
+        x, statistics = self.layer_by_layer(slot_mapping, max_context_len)
+        tile = head_tile(x.shape[1], x.element_size())
+        return self.gathered(self.kernels.norm_linear(x, statistics, self.head, tile=tile))
+
+    @property
+    def has_head_kernel(self) -> bool:
+        """Whether one row's head is a kernel of ours, which begins while the last layer ends."""
+        return self.kernels.measured is not None
+
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""
+        return self.layer_by_layer(slot_mapping, max_context_len)[0]
+
+    def layer_by_layer(
+        self, slot_mapping: Tensor, max_context_len: int
+    ) -> tuple[Tensor, RowStatistics | None]:
+        """`through_layers`, with the statistics of the output's rows."""
         self.attention.begin(self.slots, slot_mapping, max_context_len)
         x, statistics = self.embedded(slot_mapping)
         for layer_idx in range(len(self.layers)):
             x, statistics = self.layer(layer_idx, x, statistics)
-        return x
+        return x, statistics
 
     def embedded(self, slot_mapping: Tensor) -> tuple[Tensor, RowStatistics]:
         """The first layer's input [B, E], with the statistics of its rows."""
@@ -168,14 +187,15 @@ class FusedDeviceStep(DeviceStep):
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""
-        weight, bias, eps = self._final_norm
-        if bias is None:
-            hidden = F.rms_norm(x, x.shape[1:], weight, eps)
-        else:
-            hidden = F.layer_norm(x, x.shape[1:], weight, bias, eps)
-        return self.network.ranks.gather(F.linear(hidden, self.head))[:, : self._vocab_size]
+        return self.gathered(norm_linear_library(x, None, self.head))
 
-    def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
+    def gathered(self, logits: Tensor) -> Tensor:
+        """Logits [B, V] of the whole vocabulary, from those of each rank, without the pads."""
+        return self.network.ranks.gather(logits)[:, : self._vocab_size]
+
+    def layer(
+        self, layer_idx: int, x: Tensor, statistics: RowStatistics | None
+    ) -> tuple[Tensor, RowStatistics | None]:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""
         layer, kernels = self.layers[layer_idx], self.kernels
         attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))

@@ -9,6 +9,7 @@ from torch import Tensor
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
 from labkit.model.decoder_weights import split_heads
@@ -43,8 +44,8 @@ class ChunkLayers(FusedDeviceStep):
 
 
 class FusedChunkStep(ChunkStep):
-    """A `ChunkStep` in six kernels a layer, for chunks of `MOST_ROWS` rows at most. Larger ones go the other
-    way: there products take the time, and not the many small kernels between them."""
+    """A `ChunkStep` by a decode step's weights and kernels. For more than `MOST_ROWS` rows the products are
+    PyTorch's: there they take the time, and not the waits between kernels."""
 
     def __init__(
         self,
@@ -55,13 +56,16 @@ class FusedChunkStep(ChunkStep):
         kernels: FusedKernels,
     ) -> None:
         """step: whose weights the chunk goes through. kernels: with a workspace that no decode step has."""
-        super().__init__(network, attention, layout, step.head)
-        self.layers = ChunkLayers(step, attention, kernels)
+        super().__init__(network, attention, layout, network.lm_head.weight.detach())
+        self.few = ChunkLayers(step, attention, kernels)
+        library = kernels._replace(norm_linear=norm_linear_library)
+        if network.ranks.size == 1:  # else a sum stands between product and residual, as it is there already
+            library = library._replace(linear_residual=linear_residual_library)
+        self.many = ChunkLayers(step, attention, library)
 
     def __call__(self, numbers: Tensor) -> Tensor:
-        if self.layout.num_rows(numbers) > MOST_ROWS:
-            return super().__call__(numbers)
+        layers = self.few if self.layout.num_rows(numbers) <= MOST_ROWS else self.many
         inputs = self.layout.split(numbers)
         self.attention.begin(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
-            return self.layers.chunk_logits(inputs.token_ids, inputs.positions, inputs.last_rows)
+            return layers.chunk_logits(inputs.token_ids, inputs.positions, inputs.last_rows)

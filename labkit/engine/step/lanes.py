@@ -106,6 +106,10 @@ class LanedDeviceStep(FusedDeviceStep):
         self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
         self.streams = CudaStreams(slots.slot_mapping.device)
 
+    @property
+    def has_head_kernel(self) -> bool:
+        return self.few is None and super().has_head_kernel  # that kernel makes no statistics
+
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
             if self.few is None or len(slot_mapping) > FEW_ROWS:

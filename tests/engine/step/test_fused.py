@@ -172,7 +172,9 @@ def test_a_token_that_only_pads_the_vocabulary_is_never_chosen(vocab_size: int, 
 def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
     model = random_model(config)
     step = make_engine(model, PLAIN_OPTIONS).decode_step.device_step
-    padded, weight = step.head, model.network.lm_head.weight
+    network = model.network
+    padded, norm = step.head.weight, network.decoder_weights().final_norm.weight
+    weight = network.lm_head.weight * norm
     V = config.vocab_size
     assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     assert torch.equal(padded[:V], weight) and not padded[V:].any()

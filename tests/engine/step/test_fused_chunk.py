@@ -60,29 +60,30 @@ def test_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward():
     assert_as_the_network(make_engine(options=PACKED))
 
 
-def test_more_rows_than_tiles_are_measured_for_go_through_the_network(monkeypatch):
+def test_more_rows_than_tiles_are_measured_for_go_through_the_librarys_products(monkeypatch):
     engine = make_engine(options=PACKED)
-    calls, forward = [], engine.model.network.forward
+    products, product = [], fused_chunk.norm_linear_library
+    many = engine.prefill.chunk_step.device_step.many
 
-    def noting(token_ids, *others):
-        calls.append(token_ids.shape[1])
-        return forward(token_ids, *others)
+    def noting(x, *others, **options):
+        products.append(len(x))
+        return product(x, *others, **options)
 
-    monkeypatch.setattr(engine.model.network, "forward", noting)
+    many.kernels = many.kernels._replace(norm_linear=noting)
     monkeypatch.setattr(fused_chunk, "MOST_ROWS", 16)
     assert_as_the_network(engine)  # 13 rows and 3 pads
-    assert calls == [16]  # the expected ones
+    assert products == []
     monkeypatch.setattr(fused_chunk, "MOST_ROWS", 15)
-    logits_of(engine, FusedChunkStep)
-    assert calls == [16, 16]
+    assert_as_the_network(engine)
+    assert products == [16] * 2 * engine.model.config.num_layers
     assert MOST_ROWS == 256
 
 
 def test_its_weights_are_those_of_the_decode_step():
     engine = make_engine(options=PACKED)
     step, decoding = engine.prefill.chunk_step.device_step, engine.decode_step.device_step
-    assert step.layers.layers is decoding.layers
-    assert step._head is decoding.head
+    assert step.few.layers is step.many.layers is decoding.layers
+    assert step.few.head is step.many.head is decoding.head
 
 
 @pytest.mark.parametrize("changed", [{"latency": "exposed"}, {"launch": "eager"}])
@@ -93,7 +94,7 @@ def test_whatever_launches_the_decode_step_short_chunks_go_through_its_kernels(c
 @pytest.mark.cuda
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("num_rows", [1, 13, 60, 130, 250])
+@pytest.mark.parametrize("num_rows", [1, 13, 60, 130, 250, 300])
 def test_on_a_gpu_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward(dtype, num_rows):
     engine = InferenceEngine(small_model(), PACKED, device="cuda", dtype=dtype)
     lengths = [num_rows // 3, num_rows // 2 - num_rows // 3, num_rows - num_rows // 2]

@@ -32,7 +32,7 @@ class InOneLoop(FusedDeviceStep):
         return x
 
     def logits(self, x):
-        return self.cut(F.linear(self.normed(x), self.head))
+        return self.cut(F.linear(self.normed(x), self.head.weight, self.head.bias))
 
     def behind_attention(self, attended, layer, x, statistics):
         return self.kernels.linear_residual(attended, *layer.attention_out, x)
@@ -42,7 +42,7 @@ class InOneLoop(FusedDeviceStep):
         return self.kernels.linear_residual(inner, *layer.mlp_out, x)
 
     def normed(self, x):
-        return F.layer_norm(x, x.shape[1:], *self._final_norm)
+        return F.layer_norm(x, x.shape[1:], eps=self.head.eps)
 
     def cut(self, logits):
         return logits[:, : self._vocab_size]

@@ -1,0 +1,98 @@
+"""The two products of a fused layer by PyTorch's own: for many rows its library multiplies faster than the
+kernels here do, and what stands around a product is one small kernel, or a part of it.
+
+M rows, K inputs, N outputs. They take what `norm_linear` and `linear_residual` take, and make the same.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit.kernels.checks import check_tensor
+from labkit.kernels.fused_linear import NormLinear, RowStatistics
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
+
+OUTPUTS_PER_PROGRAM = 1024
+
+
+def norm_linear_library(
+    x: Tensor, statistics: RowStatistics | None, layer: NormLinear, gelu: bool = False
+) -> Tensor:  # [M, N], or [M, N / 2] behind a gate
+    """linear(norm(x)) for x [M, K], with GELU by its tanh formula behind it if asked for, or through the
+    layer's gate.
+
+    The norm is computed from x: statistics are not read. Rounds to x's dtype after the norm and after the
+    product, where `norm_linear_plain` rounds once, at the end. Raises ValueError for a layer that does not
+    fit.
+    """
+    width = x.shape[1:]
+    if layer.column_sums is None:
+        hidden = F.rms_norm(x, width, eps=layer.eps)
+    else:
+        hidden = F.layer_norm(x, width, eps=layer.eps)
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    if gelu and bias is not None and x.is_cuda:  # there GELU is a part of the product, by its tanh formula
+        return torch._addmm_activation(bias, hidden, layer.weight.t(), use_gelu=True)
+    out = F.linear(hidden, layer.weight, bias)
+    if layer.is_gated:
+        return silu_gate_triton(out) if x.is_cuda else silu_gate_plain(out)
+    return F.gelu(out, approximate="tanh") if gelu else out
+
+
+def linear_residual_library(
+    x: Tensor,  # [M, K]
+    weight: Tensor,  # [N, K]
+    bias: Tensor | None,  # [N]
+    residual: Tensor,  # [M, N]
+) -> tuple[Tensor, None]:
+    """residual + linear(x) [M, N], and no statistics of its rows: `norm_linear_library` needs none."""
+    if bias is None:
+        return torch.addmm(residual, x, weight.t()), None
+    return F.linear(x, weight, bias).add_(residual), None  # a product takes one of the two
+
+
+# --- the gate -------------------------------------------------------------------------------------------
+
+
+def silu_gate_plain(x: Tensor) -> Tensor:  # [M, N] to [M, N / 2]
+    """silu(gate) * up for the gates x[:, 0::2] and for what goes through them, x[:, 1::2].
+
+    Plain PyTorch: the oracle of `silu_gate_triton`. Raises ValueError for an x that does not fit.
+    """
+    check_gated(x)
+    gate, up = x.float().unflatten(1, (-1, 2)).unbind(2)
+    return (F.silu(gate) * up).to(x.dtype)
+
+
+def silu_gate_triton(x: Tensor) -> Tensor:
+    """silu(gate) * up [M, N / 2] for x [M, N], a gate and what goes through it in turn, in one kernel.
+
+    Raises ValueError for an x that does not fit, and TritonUnavailableError where no kernel runs.
+    """
+    check_gated(x)
+    check_launchable(x.device)
+    out = x.new_empty(len(x), x.shape[1] // 2)
+    _silu_gate_kernel[(triton.cdiv(out.numel(), OUTPUTS_PER_PROGRAM),)](
+        x, out, out.numel(), BLOCK=OUTPUTS_PER_PROGRAM
+    )
+    return out
+
+
+@triton.jit
+def _silu_gate_kernel(x_ptr, out_ptr, num_outputs, BLOCK: tl.constexpr):
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    inputs = 2 * first + tl.arange(0, 2 * BLOCK)
+    x = tl.load(x_ptr + inputs, mask=inputs < 2 * num_outputs, other=0.0).to(tl.float32)
+    gate, up = tl.split(tl.reshape(x, [BLOCK, 2]))
+    outputs = first + tl.arange(0, BLOCK)
+    out = gate * tl.sigmoid(gate) * up
+    tl.store(out_ptr + outputs, out.to(out_ptr.dtype.element_ty), mask=outputs < num_outputs)
+
+
+def check_gated(x: Tensor) -> None:
+    """Raises ValueError unless x [M, N] is contiguous and has an even number of columns."""
+    check_tensor("x", x, shape=("M", "N"), last_stride_is_1=True)
+    if not x.is_contiguous() or x.shape[1] % 2:
+        raise ValueError(
+            f"x [M, N] is {tuple(x.shape)} with strides {x.stride()}, expected contiguous, N even"
+        )
