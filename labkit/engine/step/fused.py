@@ -35,15 +35,18 @@ from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
 from labkit.ranges import named_range
 
+# A layer's input or output [B, E], and the statistics of its rows if the product behind it reads them.
+Rows = tuple[Tensor, RowStatistics | None]
+
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
 
 
 class FusedKernels(NamedTuple):
     """The four kernels that a fused step is made of, as Triton kernels or as their plain-PyTorch twins."""
 
-    embed: Callable[..., tuple[Tensor, RowStatistics]]
+    embed: Callable[..., Rows]
     norm_linear: Callable[..., Tensor]
-    linear_residual: Callable[..., tuple[Tensor, RowStatistics | None]]
+    linear_residual: Callable[..., Rows]
     greedy_advance: Callable[..., Tensor]
 
     @property
@@ -170,9 +173,7 @@ class FusedDeviceStep(DeviceStep):
         """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""
         return self.layer_by_layer(slot_mapping, max_context_len)[0]
 
-    def layer_by_layer(
-        self, slot_mapping: Tensor, max_context_len: int
-    ) -> tuple[Tensor, RowStatistics | None]:
+    def layer_by_layer(self, slot_mapping: Tensor, max_context_len: int) -> Rows:
         """`through_layers`, with the statistics of the output's rows."""
         self.attention.begin(self.slots, slot_mapping, max_context_len)
         x, statistics = self.embedded(slot_mapping)
@@ -180,7 +181,7 @@ class FusedDeviceStep(DeviceStep):
             x, statistics = self.layer(layer_idx, x, statistics)
         return x, statistics
 
-    def embedded(self, slot_mapping: Tensor) -> tuple[Tensor, RowStatistics]:
+    def embedded(self, slot_mapping: Tensor) -> Rows:
         """The first layer's input [B, E], with the statistics of its rows."""
         slots = self.slots
         return self.kernels.embed(slot_mapping, slots.last_token_ids, slots.context_lens, *self._tables)
@@ -193,9 +194,7 @@ class FusedDeviceStep(DeviceStep):
         """Logits [B, V] of the whole vocabulary, from those of each rank, without the pads."""
         return self.network.ranks.gather(logits)[:, : self._vocab_size]
 
-    def layer(
-        self, layer_idx: int, x: Tensor, statistics: RowStatistics | None
-    ) -> tuple[Tensor, RowStatistics | None]:
+    def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics | None) -> Rows:
         """One layer's output for its input x [B, E], each with the statistics of its rows."""
         layer, kernels = self.layers[layer_idx], self.kernels
         attended = self.attend(layer_idx, kernels.norm_linear(x, statistics, layer.qkv))
