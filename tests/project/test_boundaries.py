@@ -17,7 +17,14 @@ MODULES = {
 # GPT-2 by its types, by the names of its weights, and by its own names for its sizes.
 GPT2_NAME = re.compile(r"(?i:gpt2\w*)|wte|wpe|ln_[12f]|c_(attn|proj|fc)|n_(embd|head|layer|positions|inner)")
 # Private names that other projects give no other name.
-ALLOWED = {"_C", "_cuda_clearCublasWorkspaces", "_tokenizer", "_patch_lang_tensor", "_option_string_actions"}
+ALLOWED = {
+    "_C",
+    "_addmm_activation",
+    "_cuda_clearCublasWorkspaces",
+    "_tokenizer",
+    "_patch_lang_tensor",
+    "_option_string_actions",
+}
 ALLOWED |= {
     "_replace",
     "_asdict",
