@@ -43,7 +43,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Lesson(Page):
-    """A page about a rung and its engine; the capstone's is the last rung."""
+    """A page about a rung and its engine; the capstone's is the finished one."""
 
     rung: Rung
 
@@ -95,6 +95,7 @@ HIDDEN_LATENCY = replace(OVERLAP, latency="hidden")
 SAMPLING_WITHOUT_SORTS = replace(HIDDEN_LATENCY, sampler="searched")
 RAGGED_BATCHES = replace(SAMPLING_WITHOUT_SORTS, batching="packed")
 BLOCK_PREFIX_CACHE = replace(RAGGED_BATCHES, prefixes="blocks")
+EIGHT_BIT_CACHE = replace(BLOCK_PREFIX_CACHE, kv_cache_dtype="int8")
 
 LADDER = Numbered(
     "rung",
@@ -223,20 +224,33 @@ LADDER = Numbered(
         removes="prompts, and parts of prompts, computed again",
         options=BLOCK_PREFIX_CACHE,
     ),
+    Rung(
+        number="16",
+        slug="eight_bit_cache",
+        title="Keys and values in 8 bits",
+        write_up="beyond the write-ups",
+        removes="half of the bytes of keys and values, and with them the other half of the requests' memory; "
+        "the one rung whose tokens are not those of the rung below",
+        options=EIGHT_BIT_CACHE,
+    ),
 )
 
-LAST_RUNG = list(LADDER.values())[-1]  # what an engine is unless a rung is asked for
+# What an engine is unless a rung is asked for: the last one whose tokens are exact.
+FINISHED = LADDER["14"]
 
 # These lessons change no option, so they are no rungs. The last one looks back.
-MODERN_MODEL = Lesson("15", "modern_model", "A modern model", rung=LAST_RUNG)
-SERVER = Lesson("19", "server", "The server", rung=LAST_RUNG)
-CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=LAST_RUNG)
+MODERN_MODEL = Lesson("15", "modern_model", "A modern model", rung=FINISHED)
+SERVER = Lesson("19", "server", "The server", rung=FINISHED)
+CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=FINISHED)
 LESSONS = Numbered(
     "lesson",
-    *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
-    MODERN_MODEL,
-    SERVER,
-    CAPSTONE,
+    *sorted(
+        (
+            *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
+            *(MODERN_MODEL, SERVER, CAPSTONE),
+        ),
+        key=lambda lesson: lesson.number,
+    ),
 )
 
 # Before a lesson, and named after it: what that lesson takes for granted of a GPU.

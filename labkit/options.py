@@ -18,6 +18,7 @@ CHOICES = {
     "sampler": ("sorted", "searched"),
     "batching": ("padded", "packed"),
     "prefixes": ("whole_prompts", "blocks"),
+    "kv_cache_dtype": ("auto", "int8", "fp8"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -36,6 +37,8 @@ NEEDS = (
     (("batching", "packed"), ("layer_kernels", ("fused",))),
     (("batching", "packed"), ("readback", ("one_behind",))),
     (("prefixes", "blocks"), ("layer_tables", ("shared",))),
+    (("kv_cache_dtype", "int8"), ("batching", ("packed",))),
+    (("kv_cache_dtype", "fp8"), ("batching", ("packed",))),
 )
 
 
@@ -75,6 +78,9 @@ class EngineOptions:
     prefixes: what of a text is kept for requests that begin the same. "whole_prompts": prompts, each found by
         all of its tokens (`PrefixCache`); "blocks": every full block, generated ones too, found by a chain of
         hashes, so that texts share as much of their beginning as they have in common (`BlockPrefixCache`).
+    kv_cache_dtype: what keys and values are kept in. "auto": the model's dtype; "int8" and "fp8" (e4m3): 8
+        bits, with a scale for each token and head (`eight_bit`). Only these change tokens. On a GPU, "fp8"
+        needs compute capability 8.9.
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -92,6 +98,7 @@ class EngineOptions:
     sampler: str = "sorted"
     batching: str = "padded"
     prefixes: str = "whole_prompts"
+    kv_cache_dtype: str = "auto"
     attention: str = "auto"
 
     __repr__ = repr_of_changes

@@ -17,6 +17,7 @@ from labkit.bench.limit import synchronize
 from labkit.bench.profile import activities_of
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
+from labkit.kernels.eight_bit import bytes_of_head, is_eight_bit, scales_of
 from labkit.kvcache import KVBlockInfo, KVBlockManager
 from labkit.results import files
 from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
@@ -104,12 +105,15 @@ def count_kv_bytes(engine: InferenceEngine) -> int:
     Slots that hold no token are filled with NaN before the step; what is a number after it was written.
     """
     manager = engine.kv_manager
-    free = ~manager.live_slots()[:, :, None, :, None]  # [L, N, 1, block_size, 1]
+    free = ~manager.live_slots()[:, :, None, :]  # [L, N, 1, block_size]
     caches = (manager.k_cache, manager.v_cache)
-    for cache in caches:
-        cache.masked_fill_(free, torch.nan)
+    marks = [scales_of(cache) if is_eight_bit(cache) else cache[..., 0] for cache in caches]
+    for mark in marks:
+        mark.masked_fill_(free, torch.nan)
     engine.step()
-    return sum(int((free & ~cache.isnan()).sum()) * cache.element_size() for cache in caches)
+    written = sum(int((free & ~mark.isnan()).sum()) for mark in marks)
+    *_, block_size, head_dim = manager.k_cache.shape
+    return written * bytes_of_head(block_size, head_dim, manager.k_cache.dtype) // block_size
 
 
 def count_on_device(engine: InferenceEngine) -> DeviceCounts:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from labkit.kernels.eight_bit import ALIGNMENT, bytes_of_head
 from labkit.model import ModelConfig, Network
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.random_configs import RANDOM_CONFIGS
@@ -53,19 +54,27 @@ class DecodeLimit:
         return self.num_tokens / self.seconds
 
 
-def decode_limit(network: Network, context_lens: Sequence[int], bandwidth: float) -> DecodeLimit:
+def decode_limit(
+    network: Network, context_lens: Sequence[int], bandwidth: float, kept: torch.dtype | None = None
+) -> DecodeLimit:
     """The limit of one decode step of requests that have `context_lens` tokens in the cache.
 
-    Every weight is read once, every live key and value once, and the new ones are written once.
+    Every weight is read once, every live key and value once, and the new ones are written once. kept: the
+    dtype of the cache, by default the network's.
     """
-    itemsize = network.dtype.itemsize
     kv_tokens = sum(context_lens) + len(context_lens)
     return DecodeLimit(
         num_tokens=len(context_lens),
         weight_bytes=decode_weight_bytes(network),
-        kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
+        kv_bytes=kv_tokens * bytes_of_token(network.config, kept or network.dtype),
         bandwidth=bandwidth,
     )
+
+
+def bytes_of_token(config: ModelConfig, kept: torch.dtype) -> int:
+    """Bytes of a token's keys and values in all layers, in a cache of this dtype; scales included."""
+    num_heads = 2 * config.num_layers * config.num_kv_heads
+    return num_heads * bytes_of_head(ALIGNMENT, config.head_dim, kept) // ALIGNMENT
 
 
 def on_paper(name: str = "gpt2", dtype: torch.dtype = torch.float16) -> Network:
@@ -87,12 +96,13 @@ def workload_limit(
     new_tokens: Sequence[int],
     max_batch_size: int,
     bandwidth: float,
+    kept: torch.dtype | None = None,
 ) -> DecodeLimit:
     """The limit of decoding requests' new tokens; the first token of each comes from its prefill.
 
-    The batch is taken to be full whenever it can be, so the weights are read as seldom as possible.
+    The batch is taken to be full whenever it can be, so the weights are read as seldom as possible. kept: the
+    dtype of the cache, by default the network's.
     """
-    itemsize = network.dtype.itemsize
     steps = [n - 1 for n in new_tokens]
     num_tokens, num_steps = sum(steps), least_steps(new_tokens, max_batch_size)
     # A step sees the prompt and what was decoded before, and writes one more.
@@ -100,7 +110,7 @@ def workload_limit(
     return DecodeLimit(
         num_tokens=num_tokens,
         weight_bytes=num_steps * decode_weight_bytes(network),
-        kv_bytes=network.config.kv_values_per_token * kv_tokens * itemsize,
+        kv_bytes=kv_tokens * bytes_of_token(network.config, kept or network.dtype),
         bandwidth=bandwidth,
     )
 

@@ -106,14 +106,14 @@ class Workload:
             engine.check_prompt(request.prompt, request.params)
         return engine
 
-    def requested_limit(self, bandwidth: float) -> DecodeLimit:
+    def requested_limit(self, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
         """The least that decoding can take if all tokens are made that requests may make.
 
-        bandwidth: bytes per second.
+        bandwidth: bytes per second. kept: the dtype of the cache, by default the model's.
         """
         lengths = [len(prompt) for prompt in self.prompt_ids()]
         return workload_limit(
-            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth
+            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth, kept
         )
 
     def prompt_ids(self) -> list[Sequence[int]]:
@@ -148,11 +148,11 @@ class Workload:
                 "requests that arrive one after another are served by `streaming` and `loads` only"
             )
 
-    def limit(self, run: Run, bandwidth: float) -> DecodeLimit:
-        """The least that decoding this run's tokens can take. bandwidth: bytes per second."""
-        return workload_limit(
-            self.model.network, run.prompt_lens, run.new_tokens, self.scheduler.max_batch_size, bandwidth
-        )
+    def limit(self, run: Run, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
+        """The least that decoding this run's tokens can take. bandwidth: bytes per second. kept: the dtype of
+        the cache, by default the model's."""
+        lengths, most = (run.prompt_lens, run.new_tokens), self.scheduler.max_batch_size
+        return workload_limit(self.model.network, *lengths, most, bandwidth, kept)
 
 
 def make_run(

@@ -60,3 +60,16 @@ def check_dtype(dtype: torch.dtype, options: EngineOptions) -> torch.dtype:
             "compute in float32"
         )
     return dtype
+
+
+def cache_dtype(dtype: torch.dtype, options: EngineOptions, device: torch.device) -> torch.dtype:
+    """What keys and values are kept in by an engine that computes in `dtype`. Raises OptionError for fp8 on a
+    GPU that has none."""
+    if options.kv_cache_dtype == "fp8" and device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 9):
+            raise OptionError(
+                f"kv_cache_dtype = 'fp8' needs a GPU of compute capability 8.9 or more, and {device} has "
+                f"{'.'.join(map(str, capability))}. Take 'int8'"
+            )
+    return {"auto": dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[options.kv_cache_dtype]

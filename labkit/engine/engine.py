@@ -12,7 +12,7 @@ import torch
 from labkit.checks import names_its_arguments, require_kind, shown, whole
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.delivery import Delivery, StepOutputs
-from labkit.engine.device import check_dtype, current_device, default_dtype, pick_device
+from labkit.engine.device import cache_dtype, check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
 from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.parts import Part, Parts
@@ -34,7 +34,7 @@ from labkit.engine.step.build import (
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
-from labkit.ladder import LADDER, LAST_RUNG
+from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 
@@ -74,7 +74,7 @@ class InferenceEngine:
         print(engine.generate("To be, or", SamplingParams(max_new_tokens=16))[0].text)
 
     model: from `load_model`.
-    options: a rung's, such as LADDER["05"].options. None: the last rung's, the finished engine.
+    options: a rung's, such as LADDER["05"].options. None: the finished engine's, rung 14.
     device: "cpu", "cuda" or one GPU, "cuda:1". None: the GPU where there is one.
     dtype: torch.float32, float16, bfloat16 or, below rung 09, float64. None: float32 on a CPU, float16 on a
         GPU.
@@ -105,20 +105,21 @@ class InferenceEngine:
         cache: CacheConfig = CacheConfig(),
         scheduler: SchedulerConfig = SchedulerConfig(),
     ) -> None:
-        options = LAST_RUNG.options if options is None else options
+        options = FINISHED.options if options is None else options
         require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
         require_kind("options", options, EngineOptions, "EngineOptions, such as LADDER['05'].options")
         require_kind("cache", cache, CacheConfig, "a CacheConfig")
         require_kind("scheduler", scheduler, SchedulerConfig, "a SchedulerConfig")
         self.device = pick_device(device)
         self.dtype = default_dtype(self.device) if dtype is None else check_dtype(dtype, options)
-        check_room(self.device, self.dtype, model.config, cache, scheduler)
+        kept = cache_dtype(self.dtype, options, self.device)
+        check_room(self.device, self.dtype, kept, model.config, cache, scheduler)
         checked_parts = Parts(options, {} if parts is None else parts)
         self._on_device = current_device(self.device)
         with self._on_device:
             self.model = model.to(self.device, self.dtype)
             self._eos_token_ids = self.model.eos_token_ids
-            sizes = fitted(self.device, self.dtype, model.config, cache, scheduler)
+            sizes = fitted(self.device, self.dtype, kept, model.config, cache, scheduler)
             self._build(checked_parts, *sizes)
 
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:

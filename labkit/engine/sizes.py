@@ -10,6 +10,7 @@ import torch
 from labkit.checks import shown
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.errors import OptionError
+from labkit.kernels.eight_bit import bytes_of_head
 from labkit.model import ModelConfig
 
 
@@ -33,12 +34,14 @@ HIDDEN_STATES_PER_TOKEN = 20
 def fitted(
     device: torch.device,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     config: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
 ) -> tuple[CacheConfig, SchedulerConfig]:
     """Both configs with what fits the model and the device wherever they say None.
 
+    dtype: of the computation. cache_dtype: in which keys and values are kept.
     The weights must be on the device by now. Raises OptionError where not even one block fits, and for
     more positions than the model has.
     """
@@ -50,7 +53,7 @@ def fitted(
             f"max_positions is {shown(max_positions)}, and the model has {config.max_positions} positions"
         )
     free = free_memory(device)
-    block_bytes = bytes_of_block(config, cache, dtype)
+    block_bytes = bytes_of_block(config, cache, cache_dtype)
     num_blocks = cache.max_blocks_per_layer or min(
         batch_size * -(-max_positions // cache.block_size),
         int(free * (cache.memory_share or usual.memory_share)) // block_bytes,
@@ -74,6 +77,7 @@ def fitted(
 def check_room(
     device: torch.device,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype,
     config: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
@@ -85,7 +89,7 @@ def check_room(
     """
     memory = memory_of(device)
     where = f"{device} has {memory / 2**30:.1f} GiB of memory"
-    if (cache.max_blocks_per_layer or 1) * bytes_of_block(config, cache, dtype) > memory:
+    if (cache.max_blocks_per_layer or 1) * bytes_of_block(config, cache, cache_dtype) > memory:
         raise OptionError(
             f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "
             f"max_blocks_per_layer ({shown(cache.max_blocks_per_layer)}; None takes as many as fit)"
@@ -98,8 +102,9 @@ def check_room(
 
 
 def bytes_of_block(config: ModelConfig, cache: CacheConfig, dtype: torch.dtype) -> int:
-    """Bytes that a block takes in the pools of all layers together."""
-    return cache.block_size * config.kv_values_per_token * dtype.itemsize
+    """Bytes that a block takes in the pools of all layers together, of keys and values kept in `dtype`."""
+    num_heads = 2 * config.num_layers * config.num_kv_heads
+    return num_heads * bytes_of_head(cache.block_size, config.head_dim, dtype)
 
 
 def free_memory(device: torch.device) -> int:

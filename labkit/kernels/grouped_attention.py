@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.kernels.eight_bit import dequantized, quantized, store_scales
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
 from labkit.kernels.running_softmax import load_cached_piece
 from labkit.kernels.tile_product import must_upcast
@@ -218,9 +219,9 @@ def _grouped_paged_attn_append_kernel(
             step = SPLITS * BLOCK_T
         # The first piece is asked for before the kernel before this one has ended, which does not write it,
         # and each other one before its turn.
-        keys, values = load_cached_piece(
+        keys, values, key_scales, value_scales = load_cached_piece(
             first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size,
+            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
         )  # fmt: skip
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
@@ -233,11 +234,20 @@ def _grouped_paged_attn_append_kernel(
         key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D, KEY_NORM, ROTATES)
         own = value_new_ptr + b * value_stride_b + g * value_stride_h
         value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
+        kept_key, key_scale = quantized(key, k_cache_ptr)
+        kept_value, value_scale = quantized(value, v_cache_ptr)
         if (part == 0) & (context_len >= 0) & STORES:
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
-            row = block * cache_stride_n + g * cache_stride_h + (context_len % block_size) * cache_stride_t
-            tl.store(k_cache_ptr + row + d[None, :], key, mask=in_head[None, :])
-            tl.store(v_cache_ptr + row + d[None, :], value, mask=in_head[None, :])
+            head = block * cache_stride_n + g * cache_stride_h
+            pos = context_len % block_size
+            row = head + pos * cache_stride_t + d[None, :]
+            tl.store(k_cache_ptr + row, kept_key, mask=in_head[None, :])
+            tl.store(v_cache_ptr + row, kept_value, mask=in_head[None, :])
+            store_scales(k_cache_ptr, head, pos, key_scale, None, block_size, D)
+            store_scales(v_cache_ptr, head, pos, value_scale, None, block_size, D)
+        # The token sees itself as all later ones will.
+        key = dequantized(kept_key, key_scale, query.dtype)
+        value = dequantized(kept_value, value_scale, query.dtype)
 
         # Each query has a softmax, which begins with the current token's score. One program alone counts it.
         largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), axis=1) * scale
@@ -248,12 +258,14 @@ def _grouped_paged_attn_append_kernel(
             query = query.to(tl.float32)
         for start in range(first, end, step):
             live = start + t < end
+            keys = dequantized(keys, key_scales[:, None], query_ptr.dtype.element_ty)
+            values = dequantized(values, value_scales[:, None], query_ptr.dtype.element_ty)
             largest, total, acc = add_group_piece(
                 query, keys, values, live, largest, total, acc, scale, UPCAST
             )
-            keys, values = load_cached_piece(
+            keys, values, key_scales, value_scales = load_cached_piece(
                 start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size,
+                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
             )  # fmt: skip
 
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.kernels.eight_bit import dequantized, load_scales, read_heads
 from labkit.kernels.head_transform import (
     NO_TRANSFORM,
     HeadTransform,
@@ -44,9 +45,9 @@ def packed_attention_plain(
         num_tokens = num_before + own.stop - own.start
         table = rows.block_tables[p, : -(-num_tokens // block_size)].long()
         keys, values = (
-            cache[table].transpose(0, 1).flatten(1, 2)[:, :num_tokens]  # [G, num_tokens, D]
+            read_heads(cache, table, query.dtype).transpose(0, 1).flatten(1, 2)[:, :num_tokens]
             for cache in (k_cache_layer, v_cache_layer)
-        )
+        )  # [G, num_tokens, D]
         position = torch.arange(num_tokens, device=query.device)
         visible = position <= position[num_before:, None]
         attended = F.scaled_dot_product_attention(
@@ -229,11 +230,16 @@ def _packed_attention_kernel(
             live = token < num_tokens
             # int64: in a large pool, block * stride passes 2^31
             block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
-            place = block * cache_stride_n + g * cache_stride_h + (token % block_size) * cache_stride_t
-            place = place[:, None] + d[None, :]
+            head = block * cache_stride_n + g * cache_stride_h
+            pos = token % block_size
+            place = (head + pos * cache_stride_t)[:, None] + d[None, :]
             mask = live[:, None] & in_head[None, :]
             keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
             values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+            key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
+            value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
+            keys = dequantized(keys, key_scales[:, None], query_ptr.dtype.element_ty)
+            values = dequantized(values, value_scales[:, None], query_ptr.dtype.element_ty)
             if UPCAST:
                 keys, values = keys.to(tl.float32), values.to(tl.float32)
             scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_2

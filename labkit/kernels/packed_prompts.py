@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.eight_bit import check_caches, quantized, store_scales, write_heads
 from labkit.kernels.head_transform import (
     NO_TRANSFORM,
     HeadTransform,
@@ -75,8 +76,8 @@ def kv_append_packed_plain(
     for p, own, num_before in rows.prompts():
         positions = torch.arange(num_before, num_before + own.stop - own.start, device=key.device)
         block_idx, pos = rows.block_tables[p, positions // block_size].long(), positions % block_size
-        k_cache_layer[block_idx, :, pos] = key[own]
-        v_cache_layer[block_idx, :, pos] = value[own]
+        write_heads(k_cache_layer, (block_idx, slice(None), pos), key[own])
+        write_heads(v_cache_layer, (block_idx, slice(None), pos), value[own])
 
 
 def kv_append_packed_triton(
@@ -177,10 +178,18 @@ def _kv_append_packed_kernel(
     cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D, ROTATES)
     keys = key_ptr + own * key_stride_t + h * key_stride_h
     key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D, NORMS, ROTATES)
-    value = tl.load(value_ptr + own * value_stride_t + h * value_stride_h + d[None, :], mask=mask)
-    place = block * cache_stride_n + h * cache_stride_h + (position % block_size) * cache_stride_t
-    tl.store(k_cache_ptr + place[:, None] + d[None, :], key, mask=mask)
-    tl.store(v_cache_ptr + place[:, None] + d[None, :], value, mask=mask)
+    values = value_ptr + own * value_stride_t + h * value_stride_h + d[None, :]
+    value = tl.load(values, mask=mask, other=0.0)
+    head = block * cache_stride_n + h * cache_stride_h
+    pos = position % block_size
+    place = (head + pos * cache_stride_t)[:, None] + d[None, :]
+    key, key_scales = quantized(key, k_cache_ptr)
+    value, value_scales = quantized(value, v_cache_ptr)
+    tl.store(k_cache_ptr + place, key, mask=mask)
+    tl.store(v_cache_ptr + place, value, mask=mask)
+    heads, place, mask = head[:, None], pos[:, None], written[:, None]
+    store_scales(k_cache_ptr, heads, place, key_scales, mask, block_size, D)
+    store_scales(v_cache_ptr, heads, place, value_scales, mask, block_size, D)
 
 
 # --- contract -------------------------------------------------------------------------------------------
@@ -205,17 +214,12 @@ def check_packed(
     for name, tensor in of_rows.items():
         check_tensor(name, tensor, shape=(T, H, D), **like_first)
     if name == "query":
-        check_tensor("k_cache_layer", k_cache_layer, shape=("N", "G", "block_size", D), **like_first)
+        check_caches(k_cache_layer, v_cache_layer, "G", first, takes_eight_bit=True)
         G = k_cache_layer.shape[1]
         if not G or H % G:
             raise ValueError(f"k_cache_layer has {G} heads, of which the {H} of query are no multiple")
     else:
-        check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_first)
-    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_first)
-    if v_cache_layer.stride() != k_cache_layer.stride():
-        raise ValueError(
-            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
-        )
+        check_caches(k_cache_layer, v_cache_layer, H, first, takes_eight_bit=True)
     integers = {"dtype": torch.int32, "device": first.device, "last_stride_is_1": True}
     check_tensor("rows.block_tables", rows.block_tables, shape=("P", "M"), **integers)
     num_prompts = len(rows.block_tables)

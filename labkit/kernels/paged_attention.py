@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
+from labkit.kernels.eight_bit import as_stored, check_caches, read_heads
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -46,13 +47,16 @@ def paged_attention_plain(
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit.
     """
     check_paged_attention(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
+        *(query, key_new, value_new, k_cache_layer, v_cache_layer),
+        *(block_table, context_lens, max_context_len),
+        takes_eight_bit=True,
     )
     block_size, D = k_cache_layer.shape[2:]
     table = block_table[:, : -(-max_context_len // block_size)].long()  # [B, m]
 
     def gather(cache: Tensor, new: Tensor) -> Tensor:
-        blocks = cache[table]  # [B, m, G, block_size, D]
+        blocks = read_heads(cache, table, new.dtype)  # [B, m, G, block_size, D]
+        new = as_stored(new, cache)  # the token sees itself as all later ones will
         return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)  # [B, G, T + 1, D]
 
     keys, values = gather(k_cache_layer, key_new), gather(v_cache_layer, value_new)
@@ -190,8 +194,12 @@ def check_paged_attention(
     block_table: Tensor,
     context_lens: Tensor,
     max_context_len: int,
+    takes_eight_bit: bool = False,
 ) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
+
+    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    """
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
@@ -200,12 +208,7 @@ def check_paged_attention(
     if not G or H % G:
         raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
     check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
-    check_tensor("k_cache_layer", k_cache_layer, shape=("N", G, "block_size", D), **like_query)
-    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
-    if v_cache_layer.stride() != k_cache_layer.stride():
-        raise ValueError(
-            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
-        )
+    check_caches(k_cache_layer, v_cache_layer, G, query, takes_eight_bit)
     integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=(B, "M"), **integers)
     check_tensor("context_lens", context_lens, shape=(B,), **integers)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.eight_bit import check_caches, write_heads
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
 from labkit.kernels.paged_attention import paged_attention_plain
@@ -64,6 +65,7 @@ def paged_attention_append_plain(
         context_lens,
         slot_mapping,
         transform,
+        takes_eight_bit=True,
     )
     table, lens = block_table[slot_mapping], context_lens[slot_mapping]
     past = lens.clamp(min=0)
@@ -76,8 +78,8 @@ def paged_attention_append_plain(
     block_size = k_cache_layer.shape[2]
     b = (lens >= 0).nonzero()[:, 0]
     block_idx, pos = table[b, past[b] // block_size].long(), (past[b] % block_size).long()
-    k_cache_layer[block_idx, :, pos] = key_new[b]
-    v_cache_layer[block_idx, :, pos] = value_new[b]
+    write_heads(k_cache_layer, (block_idx, slice(None), pos), key_new[b])
+    write_heads(v_cache_layer, (block_idx, slice(None), pos), value_new[b])
     return out
 
 
@@ -214,8 +216,12 @@ def check_paged_attention_append(
     context_lens: Tensor,
     slot_mapping: Tensor,
     transform: HeadTransform | None = None,
+    takes_eight_bit: bool = False,
 ) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
+
+    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    """
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
@@ -224,12 +230,7 @@ def check_paged_attention_append(
     if not G or H % G:
         raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
     check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
-    check_tensor("k_cache_layer", k_cache_layer, shape=("N", G, "block_size", D), **like_query)
-    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_query)
-    if v_cache_layer.stride() != k_cache_layer.stride():
-        raise ValueError(
-            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
-        )
+    check_caches(k_cache_layer, v_cache_layer, G, query, takes_eight_bit)
     integers = {"device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)

@@ -5,6 +5,7 @@ so that no thread waits for another in a program's loop: its largest score so fa
 weights [T], each the exponential of a score less the largest, and the values by these weights [T, D].
 """
 
+from labkit.kernels.eight_bit import load_scales
 from labkit.kernels.triton_runtime import tl, triton
 
 
@@ -24,34 +25,45 @@ def load_cached_piece(
     cache_stride_t,
     block_size,
     table_size,
+    D,
 ):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    """Keys and values of the tokens from `start` on, 0 past the end, as the cache keeps them: [BLOCK_T,
+    BLOCK_D] each. In 8 bits, their scales, too: [BLOCK_T] each."""
     token = start + t
     live = token < context_len
     # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
     # not wait for the context length. int64: in a large pool, block * stride passes 2^31
     block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
-    row = block * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
-    place = row[:, None] + d[None, :]
+    head = block * cache_stride_n + h * cache_stride_h
+    pos = token % block_size
+    place = (head + pos * cache_stride_t)[:, None] + d[None, :]
     mask = live[:, None] & in_head[None, :]
     # Read once per step: they make room in the cache for what is read again.
     keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    return keys, values
+    key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
+    value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
+    return keys, values, key_scales, value_scales
 
 
 @triton.jit
-def add_piece(query, keys, values, live, largest, total, acc):
+def add_piece(query, keys, values, live, largest, total, acc, key_scales=None, value_scales=None):
     """The softmax of each place with one token more, where there is one.
 
-    query: [D], scaled. keys, values: [T, D], the tokens'. live: [T], whether the place has a token.
+    query: [D], scaled. keys, values: [T, D], the tokens', and in 8 bits their scales: [T]. live: [T], whether
+    the place has a token.
     """
-    scores = tl.where(live, tl.sum(query[None, :] * keys.to(tl.float32), axis=1), float("-inf"))
+    scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
+    if keys.dtype.primitive_bitwidth == 8:
+        scores *= key_scales
+    scores = tl.where(live, scores, float("-inf"))
     new_largest = tl.maximum(largest, scores)
     correction = tl.exp(largest - new_largest)
     weights = tl.exp(scores - new_largest)
-    acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
     total = total * correction + weights
+    if keys.dtype.primitive_bitwidth == 8:
+        weights *= value_scales  # now they are the values'
+    acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
     return new_largest, total, acc
 
 

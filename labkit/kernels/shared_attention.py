@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan
+from labkit.kernels.eight_bit import dequantized, quantized, store_scales
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
@@ -60,7 +61,7 @@ def paged_attention_append_shares_triton(
         context_lens,
         slot_mapping,
     )
-    check_paged_attention_append(*arguments, transform)
+    check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]
@@ -159,7 +160,7 @@ def _shared_paged_attn_append_kernel(
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
         first = share * share_tokens
         end = tl.minimum(first + share_tokens, context_len)
-        keys, values = load_cached_piece(
+        keys, values, key_scales, value_scales = load_cached_piece(
             first,
             end,
             h,
@@ -174,6 +175,7 @@ def _shared_paged_attn_append_kernel(
             cache_stride_t,
             block_size,
             table_size,
+            D,
         )
         if EARLY:  # query, key and value come from the kernel before
             tl.extra.cuda.gdc_launch_dependents()
@@ -182,12 +184,21 @@ def _shared_paged_attn_append_kernel(
         query = query.to(tl.float32) * scale
         key = tl.load(key_new_ptr + b * key_stride_b + h * key_stride_h + d, mask=in_head, other=0.0)
         value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
-        own_score = tl.sum(query * key.to(tl.float32), axis=0)
+        kept_key, key_scale = quantized(key, k_cache_ptr)
+        kept_value, value_scale = quantized(value, v_cache_ptr)
         if (share == 0) & (context_len >= 0):
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
-            row = block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t
-            tl.store(k_cache_ptr + row + d, key, mask=in_head)
-            tl.store(v_cache_ptr + row + d, value, mask=in_head)
+            head = block * cache_stride_n + h * cache_stride_h
+            pos = context_len % block_size
+            row = head + pos * cache_stride_t + d
+            tl.store(k_cache_ptr + row, kept_key, mask=in_head)
+            tl.store(v_cache_ptr + row, kept_value, mask=in_head)
+            store_scales(k_cache_ptr, head, pos, key_scale, None, block_size, D)
+            store_scales(v_cache_ptr, head, pos, value_scale, None, block_size, D)
+        # The token sees itself as all later ones will.
+        key = dequantized(kept_key, key_scale, tl.float32)
+        value = dequantized(kept_value, value_scale, tl.float32)
+        own_score = tl.sum(query * key.to(tl.float32), axis=0)
 
         # A softmax for each of the BLOCK_T places, all from the current token's score on.
         largest = tl.zeros([BLOCK_T], tl.float32) + own_score
@@ -195,8 +206,10 @@ def _shared_paged_attn_append_kernel(
         acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
         for start in range(first, end, BLOCK_T):
             live = start + t < end
-            largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-            keys, values = load_cached_piece(
+            largest, total, acc = add_piece(
+                query, keys, values, live, largest, total, acc, key_scales, value_scales
+            )
+            keys, values, key_scales, value_scales = load_cached_piece(
                 start + BLOCK_T,
                 end,
                 h,
@@ -211,6 +224,7 @@ def _shared_paged_attn_append_kernel(
                 cache_stride_t,
                 block_size,
                 table_size,
+                D,
             )
         all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
 

@@ -5,7 +5,6 @@ block's global id is layer * max_blocks_per_layer + block_index. (Not so on rung
 `OneTableBlockManager`.)
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.kernels.eight_bit import bytes_of_head, read_heads, write_heads
 from labkit.kvcache.block_books import BlockBooks
 from labkit.kvcache.block_info import KVBlockInfo
 from labkit.kvcache.kv_write import IndexedWrite, KVWrite
@@ -21,17 +21,18 @@ from labkit.kvcache.kv_write import IndexedWrite, KVWrite
 NO_BLOCK = -1  # where a sequence has no last block; never a block's id
 
 
-def zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Zeros of this shape; on a CPU the system gives their memory page by page, when it is first used."""
+def zero_bytes(shape: Sequence[int], device: torch.device) -> Tensor:
+    """Bytes of zeros; on a CPU the system gives their memory page by page, when it is first used."""
     if device.type != "cpu":
-        return torch.zeros(shape, device=device, dtype=dtype)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(*shape)
+        return torch.zeros(shape, device=device, dtype=torch.uint8)
+    return torch.from_numpy(np.zeros(shape, np.uint8))
 
 
 class KVBlockManager(BlockBooks):
     """The KV pool, with its books: tokens are appended to sequences, which are lists of block ids.
 
-    `k_cache` and `v_cache` are [L, N, H, block_size, D]. A command that finds no free block raises before it
+    `k_cache` and `v_cache` are [L, N, H, block_size, D], in 8 bits with scales behind them: see `eight_bit`.
+    A command that finds no free block raises before it
     changes any record; an append whose write fails is undone by `truncate`.
     """
 
@@ -50,19 +51,27 @@ class KVBlockManager(BlockBooks):
         max_blocks_per_seq: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        cache_dtype: torch.dtype | None = None,
         kv_write: KVWrite | None = None,
     ) -> None:
         """Allocate the pool, filled with zeros, with every block free.
 
-        num_heads: of keys and values, in each layer.
+        num_heads: of keys and values, in each layer. dtype: in which they come, and in which the pool keeps
+        them unless cache_dtype is one of 8 bits.
         max_blocks_per_seq: blocks of the longest possible sequence, by default all blocks of a layer.
         kv_write: how `append_token_batch` writes, by default by indexed assignment.
         """
         super().__init__(num_layers, block_size, max_blocks_per_layer)
         self.max_blocks_per_seq = max_blocks_per_seq or max_blocks_per_layer
         self.kv_write = kv_write or IndexedWrite(torch.device(device))
-        shape = (num_layers, max_blocks_per_layer, num_heads, block_size, head_dim)
-        self.k_cache, self.v_cache = (zeros(shape, torch.device(device), dtype) for _ in range(2))
+        self.dtype = dtype
+        kept = cache_dtype or dtype
+        shape = (num_layers, max_blocks_per_layer, num_heads, bytes_of_head(block_size, head_dim, kept))
+        self._pools = [zero_bytes(shape, torch.device(device)) for _ in range(2)]
+        self.k_cache, self.v_cache = (
+            pool.view(kept)[..., : block_size * head_dim].unflatten(-1, (block_size, head_dim))
+            for pool in self._pools
+        )
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
 
@@ -82,7 +91,9 @@ class KVBlockManager(BlockBooks):
         )
         num_tokens = self.num_tokens(block_ids)
         keys, values = (
-            cache[layer_idx, indices.long()].transpose(0, 1).flatten(1, 2)[:, :num_tokens]
+            read_heads(cache[layer_idx], indices.long(), self.dtype)
+            .transpose(0, 1)
+            .flatten(1, 2)[:, :num_tokens]
             for cache in (self.k_cache, self.v_cache)
         )
         return keys, values
@@ -96,8 +107,9 @@ class KVBlockManager(BlockBooks):
         """
         last_id = self.ready_block(layer_idx, block_ids)
         info = self.block_infos[last_id]
-        self.k_cache[layer_idx, info.block_index, :, info.length] = key_new
-        self.v_cache[layer_idx, info.block_index, :, info.length] = value_new
+        place = (layer_idx, info.block_index, slice(None), info.length)
+        write_heads(self.k_cache, place, key_new)
+        write_heads(self.v_cache, place, value_new)
         self.set_length(last_id, info.length + 1)
 
     def append_token_batch_fast_path(
@@ -180,8 +192,8 @@ class KVBlockManager(BlockBooks):
             count = min(self.block_size - info.length, num_tokens - done)
             slots = slice(info.length, info.length + count)
             place = (self.layers_of(layer_idx), info.block_index, slice(None), slots)
-            self.k_cache[place] = keys[..., done : done + count, :]
-            self.v_cache[place] = values[..., done : done + count, :]
+            write_heads(self.k_cache, place, keys[..., done : done + count, :])
+            write_heads(self.v_cache, place, values[..., done : done + count, :])
             self.set_length(last_id, info.length + count)
             done += count
 
@@ -232,8 +244,8 @@ class KVBlockManager(BlockBooks):
         new_index = self.block_infos[new_id].block_index
         layers = self.layers_of(layer_idx)
         try:
-            self.k_cache[layers, new_index] = self.k_cache[layers, old.block_index]
-            self.v_cache[layers, new_index] = self.v_cache[layers, old.block_index]
+            for pool in self._pools:
+                pool[layers, new_index] = pool[layers, old.block_index]
         except BaseException:
             self.deallocate_block(new_id)
             raise

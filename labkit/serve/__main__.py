@@ -11,7 +11,7 @@ import uvicorn
 
 from labkit.engine import StreamingServer
 from labkit.errors import LabkitError
-from labkit.ladder import LADDER, LAST_RUNG
+from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 from labkit.serve.http import API_KEY, Server, app_over
@@ -25,7 +25,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m labkit.serve", description=__doc__)
     add = parser.add_argument
     add("--model", required=True, help="a folder in Hugging Face's format, a hub id, or random:NAME")
-    add("--rung", default=LAST_RUNG.number, choices=list(LADDER), help="of the engine: %(default)s")
+    add("--rung", default=FINISHED.number, choices=list(LADDER), help="of the engine: %(default)s")
     add("--host", default="127.0.0.1", help="address to listen at: %(default)s, this machine alone")
     add("--port", type=int, default=8000, help="to listen at: %(default)s")
     add("--served-model-name", help="the model's name for clients; its own without one")

@@ -23,7 +23,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from labkit.engine import EngineStats
-from labkit.ladder import LADDER, LAST_RUNG
+from labkit.ladder import FINISHED, LADDER
 from labkit.serve.affinity import SLACK, PrefixAffinity, beginning
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
@@ -185,7 +185,7 @@ class AppArgs(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str = "data/tiny-gpt2"  # a folder in Hugging Face's format, a hub id, or random:NAME
-    rung: str = LAST_RUNG.number
+    rung: str = FINISHED.number
     served_model_name: str | None = None  # for clients; the model's own without it
     max_batch_size: int | None = Field(default=None, ge=1)  # without a value, these three fit the device
     max_blocks: int | None = Field(default=None, ge=1)  # of a layer's pool

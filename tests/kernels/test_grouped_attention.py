@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from attention_append_cases import (
+    EPS,
     KERNEL_DEVICE,
     NOBODY,
     TOLERANCE,
@@ -18,6 +19,7 @@ from attention_append_cases import (
     dtypes,
     in_shares,
     make_case,
+    make_transform,
     needs_triton,
     pools_after,
     split_in,
@@ -38,7 +40,6 @@ from labkit.kernels.packed_attention import PackedTile
 
 pytestmark = pytest.mark.slow
 
-EPS = 1e-6
 WITH_TRANSFORM = [
     pytest.param(paged_attention_append_plain, id="plain"),
     pytest.param(split_in(1), id="in 1", marks=needs_triton),
@@ -73,15 +74,6 @@ TRANSFORMS = [
     (3, False, torch.bfloat16),
 ]
 lengths = [9, NOBODY, 0, 66, 4]
-
-
-def make_transform(
-    D: int, norms: bool, dtype: torch.dtype, device: str, positions: int = 200
-) -> HeadTransform:
-    like = torch.Generator(device).manual_seed(7)
-    angles = torch.rand(positions, D // 2, generator=like, device=device) * 6
-    weights = 1 + torch.randn(2, D, generator=like, device=device) / 4
-    return HeadTransform(angles.cos(), angles.sin(), *(weights.to(dtype) if norms else (None, None)), EPS)
 
 
 def transformed(heads: Tensor, positions: Tensor, norm: Tensor | None, transform: HeadTransform) -> Tensor:

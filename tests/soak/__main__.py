@@ -28,7 +28,7 @@ from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine
 from labkit.engine.device import current_device, pick_device
-from labkit.ladder import LADDER, LAST_RUNG
+from labkit.ladder import FINISHED, LADDER
 from labkit.model import load_model
 from labkit.serve.engine_process import EngineSettings
 from labkit.show.reliability import growth
@@ -74,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     http = commands.add_parser("http", **with_defaults)
     http.set_defaults(run=run_http, kind="http_flood")
     http.add_argument("--model", default="data/tiny-gpt2", help="a directory, a hub id, or random weights")
-    http.add_argument("--rung", choices=list(LADDER), default=LAST_RUNG.number, metavar="RUNG")
+    http.add_argument("--rung", choices=list(LADDER), default=FINISHED.number, metavar="RUNG")
     http.add_argument("--open", type=int, default=1000, help="streams that are asked for at once, before")
     http.add_argument("--num-requests", type=int, default=10_000, help="of the flood")
     http.add_argument("--at-once", type=int, default=1100, help="clients; the server takes 1,024")

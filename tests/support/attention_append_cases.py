@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels import (
+    HeadTransform,
     SharePlan,
     ShareWorkspace,
     SplitWorkspace,
@@ -29,6 +30,7 @@ KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
 # Half precision: one unit in the last place of the result, because the interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+EPS = 1e-6  # of norms
 NOBODY = -1  # as a context length: a row that pads the batch
 MOST_SPLITS = split_attention.MAX_SPLITS
 
@@ -114,6 +116,15 @@ def make_case(
         "max_context_len": max(0, *context_lens),
     }
     return Case(arguments, k_pool, v_pool, context_lens, places, keys, values)
+
+
+def make_transform(
+    D: int, norms: bool, dtype: torch.dtype, device: str, positions: int = 200
+) -> HeadTransform:
+    like = torch.Generator(device).manual_seed(7)
+    angles = torch.rand(positions, D // 2, generator=like, device=device) * 6
+    weights = 1 + torch.randn(2, D, generator=like, device=device) / 4
+    return HeadTransform(angles.cos(), angles.sin(), *(weights.to(dtype) if norms else (None, None)), EPS)
 
 
 def bits(tensor: Tensor) -> Tensor:

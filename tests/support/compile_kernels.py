@@ -36,6 +36,7 @@ from labkit.kernels import (
     attention_shares,
     decode_ends,
     distribution,
+    eight_bit,
     fused_linear,
     grouped_attention,
     kv_append,
@@ -119,10 +120,25 @@ def linear_residual(
     residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch, tile=tile)
 
 
-def attention(form: str, D: int, block_size: int, dtype: torch.dtype, B: int = 8, splits: int = 1) -> None:
+def caches(kept: torch.dtype, G: int, block_size: int, D: int) -> list[torch.Tensor]:
+    """Of keys and of values, in 8 bits with room for scales."""
+    size = eight_bit.bytes_of_head(block_size, D, kept)
+    pools = (empty(100, G, size // kept.itemsize, dtype=kept) for _ in range(2))
+    return [pool.narrow(-1, 0, block_size * D).unflatten(-1, (block_size, D)) for pool in pools]
+
+
+def attention(
+    form: str,
+    D: int,
+    block_size: int,
+    dtype: torch.dtype,
+    B: int = 8,
+    splits: int = 1,
+    kept: torch.dtype | None = None,
+) -> None:
     H, S, M = 12, B + 1, 1024 // block_size
     query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
-    cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
+    cache = caches(kept or dtype, H, block_size, D)
     if form == "paged":
         paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
         return
@@ -152,12 +168,19 @@ def gated(M: int, N: int, K: int, dtype: torch.dtype) -> None:
 
 
 def grouped(
-    form: str, D: int, dtype: torch.dtype, B: int = 8, splits: int = 1, H: int = 12, G: int = 4
+    form: str,
+    D: int,
+    dtype: torch.dtype,
+    B: int = 8,
+    splits: int = 1,
+    kept: torch.dtype | None = None,
+    H: int = 12,
+    G: int = 4,
 ) -> None:
     """Attention of groups of three, whose heads are normed and rotated."""
     S, M, transform = B + 1, 16, transform_of(D, dtype)
     query, key, value = empty(B, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
-    cache = [empty(100, G, 64, D, dtype=dtype) for _ in range(2)]
+    cache = caches(kept or dtype, G, 64, D)
     if form == "paged":
         paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
         return
@@ -172,16 +195,26 @@ def grouped(
     split_attention.paged_attention_append_split_triton(*arguments, workspace, splits, transform)
 
 
-def grouped_packed(D: int, dtype: torch.dtype, T: int, P: int, H: int = 12, G: int = 4) -> None:
+def grouped_packed(
+    D: int, dtype: torch.dtype, T: int, P: int, kept: torch.dtype | None = None, H: int = 12, G: int = 4
+) -> None:
     query, key, value = empty(T, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
-    cache, transform = [empty(100, G, 64, D, dtype=dtype) for _ in range(2)], transform_of(D, dtype)
+    cache, transform = caches(kept or dtype, G, 64, D), transform_of(D, dtype)
     rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 16))
     packed_prompts.kv_append_packed_triton(*cache, key, value, rows, transform)
     packed_attention.packed_attention_triton(query, *cache, rows, transform)
 
 
-def packed(D: int, dtype: torch.dtype, T: int, P: int, block_size: int = 64, H: int = 12) -> None:
-    cache = [empty(100, H, block_size, D, dtype=dtype) for _ in range(2)]
+def packed(
+    D: int,
+    dtype: torch.dtype,
+    T: int,
+    P: int,
+    block_size: int = 64,
+    kept: torch.dtype | None = None,
+    H: int = 12,
+) -> None:
+    cache = caches(kept or dtype, H, block_size, D)
     query, key, value = empty(T, 3, H, D, dtype=dtype).unbind(1)
     rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 1024 // block_size))
     packed_prompts.kv_append_packed_triton(*cache, key, value, rows)
@@ -270,6 +303,18 @@ def groups(D: int, dtype: torch.dtype) -> Iterator[Case]:
         yield partial(grouped_packed, D, dtype, T, P)
 
 
+def in_eight_bits(arch: int, D: int, dtype: torch.dtype) -> Iterator[Case]:
+    """What rung 16 launches, with each type that the GPU has."""
+    for kept in (torch.int8, torch.float8_e4m3fn) if arch >= 89 else (torch.int8,):
+        for B in (8, 128):
+            yield partial(attention, "shares", D, 64, dtype, B, kept=kept)
+        for B in (8, 64):
+            yield partial(grouped, "shares", D, dtype, B, kept=kept)
+        for T, P in ((256, 64), (512, 1), (2048, 4)):
+            yield partial(packed, D, dtype, T, P, kept=kept)
+            yield partial(grouped_packed, D, dtype, T, P, kept)
+
+
 def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
     for form in ("indexed", "full batch", "identity pos"):
         yield partial(append, form, D, dtype)
@@ -288,6 +333,7 @@ def full(arch: int) -> Iterator[Case]:
             yield partial(gated, M, N, K, dtype)
         for D in HEAD_SIZES:
             yield from groups(D, dtype)
+            yield from in_eight_bits(arch, D, dtype)
             yield from attentions(D, dtype, BLOCK_SIZES)
             yield from packings(D, dtype, BLOCK_SIZES)
             yield from appends(D, dtype)
@@ -309,6 +355,7 @@ def quick(arch: int) -> Iterator[Case]:
         yield from prefetching(torch.float16)
         yield from held()
         yield from heads_of_a_row(torch.bfloat16)
+        yield from in_eight_bits(arch, 64, torch.float16)
         heads = [(64, torch.float16), (128, torch.bfloat16)]
     for D, dtype in heads:
         yield from groups(D, dtype)
@@ -372,7 +419,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
             {
                 "arch": arch,
                 "kernel": self.__name__,
-                "case": str(case.args),
+                "case": f"{case.args} {case.keywords or ''}",
                 "blocks": {k: v for k, v in options.items() if k.isupper() or k.startswith("num_")},
                 "inputs": first.shape[-1],
                 "element_size": first.element_size(),

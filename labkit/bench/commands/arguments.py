@@ -16,7 +16,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError, OptionError
-from labkit.ladder import LADDER
+from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
 from labkit.results.comparison import MIN_ROUNDS
@@ -151,7 +151,7 @@ class ModelFlags(DeviceFlags):
 class RungFlag(Flags):
     """Which rung runs, by default the last."""
 
-    rung: str = flag(list(LADDER)[-1], "this rung runs (default: the last, %(default)s)", RUNG)
+    rung: str = flag(FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", RUNG)
 
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:

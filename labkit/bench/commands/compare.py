@@ -24,6 +24,7 @@ from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
+from labkit.engine.device import cache_dtype
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.errors import OptionError
 from labkit.ladder import LADDER
@@ -82,10 +83,11 @@ def run(args: Settings) -> None:
             )
             comparisons.append(made)
     bandwidth = measure_bandwidth(workload.model.device)
+    kept = cache_dtype(workload.model.network.dtype, after, workload.model.device)
     if args.interrupted:
-        limit = workload.requested_limit(bandwidth.copy)  # which takes no run
+        limit = workload.requested_limit(bandwidth.copy, kept)  # which takes no run
     else:
-        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy)
+        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy, kept)
     for comparison in comparisons:
         print(comparison)
     reached = 100 * limit.seconds / median(comparisons[-1].after_samples)

@@ -3,6 +3,7 @@
 import torch
 
 from labkit.engine.config import CacheConfig
+from labkit.engine.device import cache_dtype
 from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
 from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Parts
@@ -74,6 +75,7 @@ def build_kv_manager(
         max_blocks_per_seq=-(-cache.max_positions // cache.block_size),
         device=device,
         dtype=dtype,
+        cache_dtype=cache_dtype(dtype, options, device),
         kv_write=None if options.kv_write == "fused" else parts["kv_write"](device),
     )
 
@@ -243,9 +245,9 @@ def fused_kernels(
     on the GPU is damaged."""
     if not on_triton:
         return summed(PLAIN, network.ranks)
-    cache = kv_manager.k_cache
-    measured = tiles_for(cache.device, cache.dtype, can_hold=options.latency == "hidden")
-    return summed(triton_kernels(cache.device, measured), network.ranks)
+    device = kv_manager.k_cache.device
+    measured = tiles_for(device, kv_manager.dtype, can_hold=options.latency == "hidden")
+    return summed(triton_kernels(device, measured), network.ranks)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

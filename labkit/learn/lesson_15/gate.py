@@ -19,7 +19,7 @@ from labkit.engine.parts import Part
 from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.fused_linear import row_statistics
-from labkit.ladder import LAST_RUNG
+from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_15.draws import (
@@ -74,7 +74,7 @@ def engine_of(model: LanguageModel, step: Part, dtype: torch.dtype = torch.float
     cache_of_4 = CacheConfig(block_size=4, prefix_cache=False)
     parts = {"latency": step}
     return InferenceEngine(
-        model, LAST_RUNG.options, device=device(), dtype=dtype, cache=cache_of_4, parts=parts
+        model, FINISHED.options, device=device(), dtype=dtype, cache=cache_of_4, parts=parts
     )
 
 
