@@ -76,6 +76,8 @@ class Lab:
     @property
     def below(self) -> Rung:
         """The rung that this lesson starts from. Raises OptionError in the first lesson."""
+        if self.rung.number < self.lesson.number:  # the lesson adds none
+            return self.rung
         return LADDER[max((number for number in LADDER if number < self.lesson.number), default="-1")]
 
     def trained_model(self) -> LanguageModel:

@@ -26,6 +26,11 @@ class Rung:
     removes: str  # what leaves the hot path
     options: EngineOptions
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether it makes the tokens of rung 00: all do but the one that keeps keys and values in 8 bits."""
+        return self.options.kv_cache_dtype == "auto"
+
 
 @dataclass(frozen=True)
 class Page:
@@ -246,7 +251,7 @@ LESSONS = Numbered(
     "lesson",
     *sorted(
         (
-            *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
+            *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values() if rung.is_exact),
             *(MODERN_MODEL, SERVER, CAPSTONE),
         ),
         key=lambda lesson: lesson.number,

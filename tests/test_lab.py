@@ -13,7 +13,7 @@ from labkit.kvcache import (
     RebuiltBlockTables,
 )
 from labkit.lab import CPU_SCALE, GPU_SCALE, Lab
-from labkit.ladder import LESSONS, PAGES, all_pages
+from labkit.ladder import FINISHED, LESSONS, PAGES, all_pages
 from labkit.learn import steps
 from labkit.learn.progress import LessonProgress, note_gate, progress
 
@@ -21,7 +21,7 @@ from labkit.learn.progress import LessonProgress, note_gate, progress
 def test_a_lesson_starts_from_the_rung_below_it():
     first, second, *_, last = (Lab(lesson, torch.device("cpu"), CPU_SCALE) for lesson in LESSONS.values())
     assert (second.below, second.rung) == (LADDER["00"], LADDER["01"])
-    assert last.below is last.rung is list(LADDER.values())[-1]  # the capstone adds nothing
+    assert last.below is last.rung is FINISHED  # the capstone adds nothing
     with pytest.raises(OptionError, match="there is no rung '-1'"):
         _ = first.below
 

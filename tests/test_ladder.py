@@ -4,14 +4,14 @@ from dataclasses import asdict
 from itertools import pairwise
 
 import numpy as np
-from helpers import small_model
+from helpers import EXACT, small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import CAPSTONE, LESSONS, MODERN_MODEL, PAGES, SERVER, all_pages
+from labkit.ladder import CAPSTONE, FINISHED, LESSONS, MODERN_MODEL, PAGES, SERVER, all_pages
 
 
 def test_each_rung_has_the_lesson_of_its_number():
-    for number, rung in LADDER.items():
+    for number, rung in ((n, LADDER[n]) for n in EXACT):
         lesson = LESSONS[number]
         assert (lesson.number, lesson.slug, lesson.title) == (number, rung.slug, rung.title)
         assert lesson.rung is rung
@@ -21,14 +21,16 @@ def test_each_rung_has_the_lesson_of_its_number():
 
 def test_lessons_that_change_no_option_are_no_rungs():
     without_a_rung = (MODERN_MODEL, SERVER, CAPSTONE)
-    assert list(LESSONS) == [*LADDER, *(lesson.number for lesson in without_a_rung)]
-    assert {lesson.rung for lesson in without_a_rung} == {list(LADDER.values())[-1]}
+    assert list(LESSONS) == sorted([*EXACT, *(lesson.number for lesson in without_a_rung)])
+    assert {lesson.rung for lesson in without_a_rung} == {FINISHED}
     assert CAPSTONE.notebook == "20_complete_engine.ipynb"
 
 
-def test_an_engine_is_the_last_rung_unless_it_is_told_otherwise():
+def test_an_engine_is_the_last_rung_with_exact_tokens_unless_it_is_told_otherwise():
     assert EngineOptions() == LADDER["00"].options
-    assert InferenceEngine(small_model(), device="cpu").options == list(LADDER.values())[-1].options
+    assert InferenceEngine(small_model(), device="cpu").options == FINISHED.options
+    assert FINISHED is [rung for rung in LADDER.values() if rung.is_exact][-1]
+    assert [number for number, rung in LADDER.items() if not rung.is_exact] == ["16"]
 
 
 def test_each_rung_is_the_one_below_with_one_option_changed():

@@ -86,7 +86,9 @@ def host_engine(
         "GPT-2's layers, no model", PreparedForward(SHAPE), WordTokenizer(SHAPE.vocab_size, None)
     )
     # Without fused kernels, and without what needs them.
-    separate = replace(options, layer_kernels="separate", latency="exposed", batching="padded")
+    separate = replace(
+        options, layer_kernels="separate", latency="exposed", batching="padded", kv_cache_dtype="auto"
+    )
     engine = InferenceEngine(
         model,
         replace(separate, launch="eager"),

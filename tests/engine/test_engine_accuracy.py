@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model
+from labkit.ladder import FINISHED
 from labkit.model import LanguageModel
 from labkit.model.llama import LlamaConfig, Qwen3Config
 from labkit.model.small import SPREAD, small_model
@@ -66,7 +67,7 @@ def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transforme
     prompts = [tuple(torch.randint(50257, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
     engine = InferenceEngine(
         model,
-        replace(list(LADDER.values())[-1].options, launch="eager"),  # so that logits can be seen
+        replace(FINISHED.options, launch="eager"),  # so that logits can be seen
         device="cuda",
         dtype=torch.float16,
         cache=CacheConfig(prefix_cache=False),

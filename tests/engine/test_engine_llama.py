@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import assert_no_block_is_lost, make_engine, tokens_of
+from helpers import EXACT, assert_no_block_is_lost, make_engine, tokens_of
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.bench import dense_tokens, transformers_tokens
@@ -17,7 +17,6 @@ from labkit.model.tokenizer import WordTokenizer
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (7, 8, 9, 10), tuple(range(20, 31)), (1, 2, 3, 9)]
 GREEDY = SamplingParams(14, stop_on_eos=False)
-RUNGS = list(LADDER)
 needs_interpreter = pytest.mark.skipif(triton_status().mode != "interpreter", reason="runs on the CPU")
 
 both = {"llama": SMALL_LLAMA, "qwen3": SMALL_QWEN3}
@@ -38,7 +37,7 @@ def expected(model):
 
 
 @configs
-@pytest.mark.parametrize("number", RUNGS)
+@pytest.mark.parametrize("number", EXACT)
 def test_its_tokens_are_those_of_the_dense_model_and_of_transformers_on_every_rung(model, expected, number):
     """With blocks that are shared, filled, copied, evicted and taken away."""
     engine = make_engine(
@@ -69,7 +68,7 @@ def test_its_tokens_are_the_same_through_triton_kernels(model, expected, number)
 
 @pytest.mark.cuda
 @configs
-@pytest.mark.parametrize("number", RUNGS)
+@pytest.mark.parametrize("number", EXACT)
 def test_on_a_gpu_its_tokens_are_the_same_on_every_rung(model, expected, number):
     """Few requests in little room, and so many that rung 11 and above take them in two halves, in graphs."""
     for prompts, blocks in ((PROMPTS, 14), (PROMPTS * 8, 400)):
@@ -105,7 +104,7 @@ def test_any_of_its_ends_ends_a_text(model, expected):
     network = random_network(replace(model.config, more_eos_token_ids=(first,)), seed=0)
     network.load_state_dict(model.network.state_dict())
     ending = LanguageModel("random:ending", network, WordTokenizer(256, last))
-    for number in RUNGS:
+    for number in EXACT:
         (done,) = make_engine(ending, LADDER[number].options).generate([PROMPTS[0]], SamplingParams(14))
         assert done.token_ids == expected[0][: expected[0].index(first) + 1]
         assert done.finish_reason == "stop"

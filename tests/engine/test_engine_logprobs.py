@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import assert_no_block_is_lost, engines_by_day, make_engine, spoil_keys, tokens_of
+from helpers import EXACT, assert_no_block_is_lost, engines_by_day, make_engine, spoil_keys, tokens_of
 
 from labkit import (
     LADDER,
@@ -86,7 +86,7 @@ def test_they_are_those_of_transformers_for_gpt2(tiny, options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [SMALL_LLAMA, SMALL_QWEN3], ids=["llama", "qwen3"])
-@pytest.mark.parametrize("number", LADDER)
+@pytest.mark.parametrize("number", EXACT)
 def test_they_are_those_of_transformers_for_the_llama_family(config, number):
     """In so little room that requests are preempted: what a token had before, it still has."""
     engine = make_engine(
@@ -179,7 +179,7 @@ def test_a_step_of_the_readers_own_that_hides_its_logits_fails_for_who_asks_alon
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("number", LADDER)
+@pytest.mark.parametrize("number", EXACT)
 def test_on_a_gpu_they_are_those_of_transformers(tiny, number):
     """In graphs from rung 08 on, whose logits lie in memory that the graphs share; batches of many sizes."""
     engine = InferenceEngine(

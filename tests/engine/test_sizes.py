@@ -8,16 +8,18 @@ from helpers import CONFIG, every_engine, make_engine, small_model, tokens_alone
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine import sizes
 from labkit.errors import OptionError, RequestError
+from labkit.model import GPT2Config
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 TOKEN_BYTES = CONFIG.kv_values_per_token * 4
 
 
 OPEN = CacheConfig(), SchedulerConfig()
+SMALLEST = GPT2Config(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12)
 
 
-def fitted(cache=OPEN[0], scheduler=OPEN[1], device=CPU):
-    cache, scheduler = sizes.fitted(device, torch.float32, CONFIG, cache, scheduler)
+def fitted(cache=OPEN[0], scheduler=OPEN[1], device=CPU, dtype=torch.float32, kept=None, config=CONFIG):
+    cache, scheduler = sizes.fitted(device, dtype, kept or dtype, config, cache, scheduler)
     budgets = scheduler.max_batch_size, scheduler.prefill_max_batch_size, scheduler.prefill_max_tokens
     return cache.max_blocks_per_layer, *budgets
 
@@ -48,6 +50,14 @@ def test_the_pool_takes_its_share_of_what_is_free_and_prompts_what_is_left(free)
     assert fitted(CacheConfig(max_blocks_per_layer=5), device=GPU)[3] == sizes.FEWEST_PROMPT_TOKENS
     free(2 * 1000 * sizes.HIDDEN_STATES_PER_TOKEN * CONFIG.hidden_size * 4)
     assert fitted(CacheConfig(memory_share=0.5), SchedulerConfig(10**6), GPU)[3] in range(1000, 1010)
+
+
+@pytest.mark.parametrize("kept", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_in_8_bits_nearly_twice_the_blocks_fit_for_their_scales_take_little(free, kept):
+    free(2**30)
+    asked = {"scheduler": SchedulerConfig(10**6), "dtype": torch.float16, "config": SMALLEST}
+    wide, narrow = fitted(**asked)[0], fitted(**asked, kept=kept)[0]
+    assert 1.9 < narrow / wide == pytest.approx(2 * 64 / (64 + 2), rel=1e-3)  # heads of 64, scales of 2
 
 
 def test_memory_for_not_one_block_is_refused(free):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import make_engine
+from helpers import EXACT, make_engine
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
@@ -147,7 +147,7 @@ def expected(chat_model):
 
 @needs_it
 @pytest.mark.nightly
-@pytest.mark.parametrize("number", LADDER)
+@pytest.mark.parametrize("number", EXACT)
 def test_the_chat_model_answers_with_the_tokens_of_transformers_on_every_rung(chat_model, expected, number):
     engine = make_engine(chat_model, LADDER[number].options)
     prompt = chat_model.chat_prompt(QUESTION)

@@ -34,6 +34,8 @@ from labkit.serve.engine_process import EngineSettings
 from labkit.show.reliability import growth
 from labkit.threads import use_one_thread
 
+EXACT = [number for number, rung in LADDER.items() if rung.is_exact]
+
 POLICIES = ["fifo", "pack"]
 
 
@@ -74,12 +76,12 @@ def make_parser() -> argparse.ArgumentParser:
     http = commands.add_parser("http", **with_defaults)
     http.set_defaults(run=run_http, kind="http_flood")
     http.add_argument("--model", default="data/tiny-gpt2", help="a directory, a hub id, or random weights")
-    http.add_argument("--rung", choices=list(LADDER), default=FINISHED.number, metavar="RUNG")
+    http.add_argument("--rung", choices=EXACT, default=FINISHED.number, metavar="RUNG")
     http.add_argument("--open", type=int, default=1000, help="streams that are asked for at once, before")
     http.add_argument("--num-requests", type=int, default=10_000, help="of the flood")
     http.add_argument("--at-once", type=int, default=1100, help="clients; the server takes 1,024")
     for command in (faults, flood):
-        command.add_argument("--rungs", nargs="+", choices=list(LADDER), default=list(LADDER), metavar="RUNG")
+        command.add_argument("--rungs", nargs="+", choices=EXACT, default=EXACT, metavar="RUNG")
     for command in (faults, flood, http):
         command.add_argument("--device", help="cpu, cuda, cuda:1, ...; None: the best there is")
         command.add_argument("--seed", type=int, default=0, help="everything is drawn from it")

@@ -16,6 +16,7 @@ from torch import Tensor
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.engine.config import EIGHT_AT_A_TIME
+from labkit.kernels.eight_bit import is_eight_bit, scales_of
 from labkit.kvcache import KVBlockManager, Prefixes
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, PAGED_ENGINE, SAMPLING_WITHOUT_SORTS
 from labkit.model import GPT2Config
@@ -30,10 +31,11 @@ GREEDY = SamplingParams(max_new_tokens=8)
 SEEDED = SamplingParams(max_new_tokens=8, temperature=0.8, top_k=40, top_p=0.95, min_p=0.5, seed=7)
 PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
-# Every rung, the append that no rung has, because the one that does is better, and
+EXACT = [number for number, rung in LADDER.items() if rung.is_exact]  # the rungs that make the same tokens
+# Each of them, the append that no rung has, because the one that does is better, and
 # halfway: from 06 to 07, from 06 to 12, and from 12 to 14.
 ENGINES = (
-    {number: rung.options for number, rung in LADDER.items()}
+    {number: LADDER[number].options for number in EXACT}
     | {
         f"{number}, fast path": replace(LADDER[number].options, kv_append="batched_fast_path")
         for number in ("02", "05")
@@ -155,7 +157,8 @@ def spoil_keys(engine: InferenceEngine, session: InferenceSession, place: int = 
     manager = engine.kv_manager
     for table_idx, block_ids in enumerate(session.block_ids_per_layer):
         block = manager.info(block_ids[place]).block_index
-        manager.k_cache[manager.layers_of(table_idx), block] = torch.nan
+        keys = scales_of(manager.k_cache) if is_eight_bit(manager.k_cache) else manager.k_cache
+        keys[manager.layers_of(table_idx), block] = torch.nan
 
 
 def assert_no_block_is_lost(engine: InferenceEngine) -> None:

@@ -10,7 +10,7 @@ import torch
 from labkit.bench import Request, Workload, host_engine, in_turn, time_host_steps
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
-from labkit.ladder import LADDER, Rung
+from labkit.ladder import FINISHED, LADDER, Rung
 from labkit.learn.assembly import Assembly
 from labkit.learn.lesson_14.texts import behind_system, questions
 from labkit.model import LanguageModel
@@ -19,7 +19,7 @@ from labkit.results.runs import Run
 
 # --- the reader's engine serves, beside the one that the ladder began with -----------------------------
 
-FIRST, *_, LAST = LADDER.values()
+FIRST, LAST = LADDER["00"], FINISHED
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,14 @@ def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, 
 def measure_staircase(
     mine: Assembly, device: torch.device, batch_size: int = 64, rounds: int = 4
 ) -> Staircase:
-    """Time all rungs, there and back again in each round: the package's, and the reader's where there is one.
+    """Time all rungs that make the same tokens, there and back again in each round: the package's, and the
+    reader's where there is one.
 
     A fresh engine for each run; one run of each is made before, to warm up.
     """
-    package: dict[tuple[str, bool], dict] = {(number, False): {} for number in LADDER}
-    yours = {(number, True): timed_parts(mine, number, device) for number in LADDER}
+    numbers = [number for number, rung in LADDER.items() if rung.is_exact]
+    package: dict[tuple[str, bool], dict] = {(number, False): {} for number in numbers}
+    yours = {(number, True): timed_parts(mine, number, device) for number in numbers}
     engines = package | {name: parts for name, parts in yours.items() if parts}
 
     def timed(number: str, parts: dict[str, Part]) -> float:

@@ -46,7 +46,7 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "latency": {"exposed": None},  # by layer_kernels
         "batching": {"padded": PaddedPrefill},  # which has no part of its own
     }
-    assert set(PARTS) == set(CHOICES) - {"attention", "sampler"}  # which are functions
+    assert set(PARTS) == set(CHOICES) - {"attention", "sampler", "kv_cache_dtype"}  # functions, and a type
     for name, parts in PARTS.items():
         by_choice = {choice: (parts | elsewhere.get(name, {}))[choice] for choice in CHOICES[name]}
         assert len(by_choice) == len(parts) + len(elsewhere.get(name, {}))
