@@ -72,4 +72,4 @@ def cache_dtype(dtype: torch.dtype, options: EngineOptions, device: torch.device
                 f"kv_cache_dtype = 'fp8' needs a GPU of compute capability 8.9 or more, and {device} has "
                 f"{'.'.join(map(str, capability))}. Take 'int8'"
             )
-    return {"auto": dtype, "int8": torch.int8, "fp8": torch.float8_e4m3fn}[options.kv_cache_dtype]
+    return {"auto": dtype, "int8": torch.uint8, "fp8": torch.float8_e4m3fn}[options.kv_cache_dtype]

@@ -5,7 +5,7 @@ so that no thread waits for another in a program's loop: its largest score so fa
 weights [T], each the exponential of a score less the largest, and the values by these weights [T, D].
 """
 
-from labkit.kernels.eight_bit import load_scales
+from labkit.kernels.eight_bit import load_scales, unscaled
 from labkit.kernels.triton_runtime import tl, triton
 
 
@@ -53,7 +53,7 @@ def add_piece(query, keys, values, live, largest, total, acc, key_scales=None, v
     query: [D], scaled. keys, values: [T, D], the tokens', and in 8 bits their scales: [T]. live: [T], whether
     the place has a token.
     """
-    scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
+    scores = tl.sum(query[None, :] * unscaled(keys), axis=1)
     if keys.dtype.primitive_bitwidth == 8:
         scores *= key_scales
     scores = tl.where(live, scores, float("-inf"))
@@ -63,7 +63,7 @@ def add_piece(query, keys, values, live, largest, total, acc, key_scales=None, v
     total = total * correction + weights
     if keys.dtype.primitive_bitwidth == 8:
         weights *= value_scales  # now they are the values'
-    acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
+    acc = acc * correction[:, None] + weights[:, None] * unscaled(values)
     return new_largest, total, acc
 
 

@@ -67,10 +67,10 @@ class KVBlockManager(BlockBooks):
         self.dtype = dtype
         kept = cache_dtype or dtype
         shape = (num_layers, max_blocks_per_layer, num_heads, bytes_of_head(block_size, head_dim, kept))
-        self._pools = [zero_bytes(shape, torch.device(device)) for _ in range(2)]
+        self._pool = zero_bytes((2, *shape), torch.device(device))
         self.k_cache, self.v_cache = (
             pool.view(kept)[..., : block_size * head_dim].unflatten(-1, (block_size, head_dim))
-            for pool in self._pools
+            for pool in self._pool
         )
         # Appended tokens by how their block was made ready, and batches by how they were written.
         self.append_paths: Counter[str] = Counter()
@@ -244,8 +244,7 @@ class KVBlockManager(BlockBooks):
         new_index = self.block_infos[new_id].block_index
         layers = self.layers_of(layer_idx)
         try:
-            for pool in self._pools:
-                pool[layers, new_index] = pool[layers, old.block_index]
+            self._pool[:, layers, new_index] = self._pool[:, layers, old.block_index]
         except BaseException:
             self.deallocate_block(new_id)
             raise

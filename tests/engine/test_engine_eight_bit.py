@@ -28,7 +28,7 @@ from labkit.model.small import small_model as small_llama
 
 INT8 = LADDER["16"].options
 FP8 = replace(INT8, kv_cache_dtype="fp8")
-KEPT = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+KEPT = {"int8": torch.uint8, "fp8": torch.float8_e4m3fn}
 each_type = pytest.mark.parametrize("options", [INT8, FP8], ids=KEPT)
 TEXTS = [
     "To be, or not to be",
@@ -171,7 +171,7 @@ def test_a_copied_block_has_the_scales_of_the_one_it_was_copied_from(kept):
 def test_a_gpu_without_8_bit_floats_is_told_to_take_integers(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     gpu = torch.device("cuda", 0)
-    assert cache_dtype(torch.float16, INT8, gpu) == torch.int8
+    assert cache_dtype(torch.float16, INT8, gpu) == torch.uint8
     with pytest.raises(OptionError, match=r"needs a GPU of compute capability 8\.9 or more.* has 8\.6"):
         cache_dtype(torch.float16, FP8, gpu)
 

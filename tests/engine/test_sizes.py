@@ -52,12 +52,12 @@ def test_the_pool_takes_its_share_of_what_is_free_and_prompts_what_is_left(free)
     assert fitted(CacheConfig(memory_share=0.5), SchedulerConfig(10**6), GPU)[3] in range(1000, 1010)
 
 
-@pytest.mark.parametrize("kept", [torch.int8, torch.float8_e4m3fn], ids=str)
+@pytest.mark.parametrize("kept", [torch.uint8, torch.float8_e4m3fn], ids=str)
 def test_in_8_bits_nearly_twice_the_blocks_fit_for_their_scales_take_little(free, kept):
     free(2**30)
     asked = {"scheduler": SchedulerConfig(10**6), "dtype": torch.float16, "config": SMALLEST}
     wide, narrow = fitted(**asked)[0], fitted(**asked, kept=kept)[0]
-    assert 1.9 < narrow / wide == pytest.approx(2 * 64 / (64 + 2), rel=1e-3)  # heads of 64, scales of 2
+    assert 1.9 < narrow / wide == pytest.approx(2 * 64 / (64 + 2), rel=1e-2)  # heads of 64, scales of 2
 
 
 def test_memory_for_not_one_block_is_refused(free):

@@ -28,6 +28,7 @@ from labkit.kernels import (
 from labkit.kernels.eight_bit import (
     LEAST_SCALE,
     LIMITS,
+    ZERO,
     as_stored,
     bytes_of_head,
     dequantize,
@@ -52,7 +53,7 @@ def test_a_value_is_off_by_little_of_its_heads_largest(kept: torch.dtype, number
     values, scale = quantize(heads, kept)
     scale = scale.double()
     error = (dequantize(values, scale, torch.float64) - heads.double()).abs()
-    bound = scale / 2 if kept == torch.int8 else torch.maximum(heads.double().abs() / 16, scale * 2**-10)
+    bound = scale / 2 if kept == torch.uint8 else torch.maximum(heads.double().abs() / 16, scale * 2**-10)
     assert (error <= bound * (1 + 2**-12)).all()
     assert scale >= LEAST_SCALE and (dequantize(values, scale, torch.float32)[heads == 0] == 0).all()
 
@@ -60,7 +61,9 @@ def test_a_value_is_off_by_little_of_its_heads_largest(kept: torch.dtype, number
 @kept_in
 def test_the_largest_value_of_a_head_is_the_largest_there_is(kept: torch.dtype):
     values, scales = quantize(torch.tensor([[3.0, -6.0], [0.5, 0.0]]), kept)
-    assert values.float().abs().amax(-1).tolist() == [LIMITS[kept]] * 2
+    assert (values.float() - (ZERO if kept == torch.uint8 else 0)).abs().amax(-1).tolist() == [
+        LIMITS[kept]
+    ] * 2
     torch.testing.assert_close(scales.float() * LIMITS[kept], torch.tensor([6.0, 0.5]), rtol=2**-8, atol=0)
 
 
@@ -84,10 +87,10 @@ def test_a_head_with_a_value_that_is_not_finite_reads_as_nan_and_others_do_not(k
 
 
 def eight_bit_pool(pool: Tensor, kept: torch.dtype) -> Tensor:
-    """A pool [L, N, G, block_size, D] as an 8-bit cache keeps it, in memory in which all else is -1."""
+    """A pool [L, N, G, block_size, D] as an 8-bit cache keeps it, in memory in which all else is NaN."""
     *lead, block_size, D = pool.shape
     size = bytes_of_head(block_size, D, kept)
-    made = torch.full((*lead, size), -1, dtype=torch.int8, device=pool.device).view(kept)
+    made = torch.full((*lead, size), 255, dtype=torch.uint8, device=pool.device).view(kept)
     cache = made[..., : block_size * D].unflatten(-1, (block_size, D))
     write_heads(cache, ..., pool)
     return cache
@@ -149,7 +152,7 @@ def test_the_kernel_attends_and_stores_as_its_plain_twin_does(kept: torch.dtype,
     for attention, case in zip((in_shares, paged_attention_append_plain), cases, strict=True):
         outs.append(attention(**case.arguments).float())
     exact = paged_attention_append_plain(**make_case(**sizes).arguments).float()
-    far = FAR[cases[0].arguments["query"].dtype] * (1 if kept == torch.int8 else 4)
+    far = FAR[cases[0].arguments["query"].dtype] * (1 if kept == torch.uint8 else 4)
     torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=far)
     torch.testing.assert_close(outs[1], exact, rtol=0, atol=2 * far)
     assert (outs[1] - exact).abs().max() > 0  # else nothing was kept in 8 bits
@@ -182,16 +185,16 @@ def test_prompts_are_stored_and_attended_as_by_the_plain_twin(
         outs.append(attention(case.query, *caches, case.rows, transform).float())
     for have, want in zip(*pools, strict=True):
         assert_same_cache(have, want)
-    far = FAR[dtype] * (1 if kept == torch.int8 else 4)
+    far = FAR[dtype] * (1 if kept == torch.uint8 else 4)
     torch.testing.assert_close(outs[0], outs[1], rtol=0, atol=far)
 
 
 def test_a_kernel_that_knows_no_scales_refuses_an_8_bit_cache():
-    case = in_eight_bits(make_case([3]), torch.int8)
-    with pytest.raises(ValueError, match=r"k_cache_layer is torch.int8, expected torch.float32"):
+    case = in_eight_bits(make_case([3]), torch.uint8)
+    with pytest.raises(ValueError, match=r"k_cache_layer is torch.uint8, expected torch.float32"):
         paged_attention_append_triton(**case.arguments)
     a = case.arguments
-    with pytest.raises(ValueError, match=r"k_cache_layer is torch.int8, expected torch.float32"):
+    with pytest.raises(ValueError, match=r"k_cache_layer is torch.uint8, expected torch.float32"):
         paged_attention_triton(
             *(a["query"], a["key_new"], a["value_new"], a["k_cache_layer"], a["v_cache_layer"]),
             *(a["block_table"][:1], a["context_lens"][:1], 3),
@@ -200,6 +203,6 @@ def test_a_kernel_that_knows_no_scales_refuses_an_8_bit_cache():
 
 def test_an_8_bit_cache_without_room_for_scales_is_refused():
     case = make_case([3])
-    bare = {name: case.arguments[name].to(torch.int8) for name in ("k_cache_layer", "v_cache_layer")}
+    bare = {name: case.arguments[name].to(torch.uint8) for name in ("k_cache_layer", "v_cache_layer")}
     with pytest.raises(ValueError, match=r"scales lie behind a head's values"):
         paged_attention_append_plain(**(case.arguments | bare))

@@ -305,7 +305,7 @@ def groups(D: int, dtype: torch.dtype) -> Iterator[Case]:
 
 def in_eight_bits(arch: int, D: int, dtype: torch.dtype) -> Iterator[Case]:
     """What rung 16 launches, with each type that the GPU has."""
-    for kept in (torch.int8, torch.float8_e4m3fn) if arch >= 89 else (torch.int8,):
+    for kept in (torch.uint8, torch.float8_e4m3fn) if arch >= 89 else (torch.uint8,):
         for B in (8, 128):
             yield partial(attention, "shares", D, 64, dtype, B, kept=kept)
         for B in (8, 64):
