@@ -1,7 +1,10 @@
 """What other kernels have summed, the residual it is added to, and the statistics of its rows, in one kernel.
 
-M rows (one new token per request), E columns.
+So that no kernel need sum what several GPUs have before it, it can read their parts from their memory.
+M rows (one new token per request), E columns, R ranks.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +14,7 @@ from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 BLOCK = 1024  # columns of a program, and of a part of the statistics
+MOST_POLLS = 2**24  # of a signal: about ten seconds
 
 
 def residual_sum_plain(
@@ -72,7 +76,13 @@ def _residual_sum_kernel(
         tl.extra.cuda.gdc_wait()
     total = tl.load(total_ptr + m * total_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
     rest = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
-    rounded = (total + rest).to(out_ptr.dtype.element_ty)
+    _store_with_statistics(total + rest, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK)
+
+
+@triton.jit
+def _store_with_statistics(out, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK: tl.constexpr):
+    """Store a part of a row, and the mean and the squared distances of what is stored."""
+    rounded = out.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + m * E + e, rounded, mask=in_row)
     stored = rounded.to(tl.float32)
     mean = tl.sum(stored, axis=0) / tl.minimum(E - part * BLOCK, BLOCK)
@@ -80,6 +90,106 @@ def _residual_sum_kernel(
     place = statistics_ptr + (m * tl.num_programs(1) + part) * 2
     tl.store(place, mean)
     tl.store(place + 1, tl.sum(apart * apart, axis=0))
+
+
+# --- parts in the memory of several GPUs ----------------------------------------------------------------
+
+
+class PeerParts(NamedTuple):
+    """Where each of R ranks leaves its part of a sum, and where it says so.
+
+    addresses, signals: [R] int64, of memory that every rank's GPU can reach: of the ranks' parts [M, E], and
+    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches.
+    """
+
+    mine: Tensor  # [M, E], this rank's part
+    addresses: Tensor
+    signals: Tensor
+    rank: int
+
+
+def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Tensor, RowStatistics]:
+    """residual + the sum of all ranks' parts [M, E], and the statistics of its rows, in one kernel.
+
+    Launched by every rank, behind the kernel that writes its part. A program tells the others that its block
+    is there, waits until theirs are, and adds them in the order of ranks: the same bits on every rank. It
+    waits no longer than `MOST_POLLS` looks; then its result is NaN. The parts may be written again behind the
+    next such launch, which has other parts and the same signals. Raises ValueError for arguments that do
+    not fit, and TritonUnavailableError where no kernel runs.
+    """
+    mine, addresses, signals, rank = parts
+    check_residual_sum(mine, residual)
+    for name, each in (("addresses", addresses), ("signals", signals)):
+        check_tensor(name, each, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
+    if not mine.is_contiguous():
+        raise ValueError(f"mine has strides {mine.stride()}, expected contiguous")
+    check_launchable(mine.device)
+    M, E = mine.shape
+    num_parts = triton.cdiv(E, BLOCK)
+    out = torch.empty_like(mine)
+    statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=mine.device)
+    _residual_sum_of_peers_kernel[(M, num_parts)](
+        addresses,
+        signals,
+        residual,
+        out,
+        statistics,
+        residual.stride(0),
+        E,
+        RANK=rank,
+        SIZE=len(addresses),
+        BLOCK=BLOCK,
+        MOST_POLLS=MOST_POLLS,
+        **early_launch(mine.device),
+    )
+    return out, RowStatistics(statistics, BLOCK)
+
+
+@triton.jit
+def _residual_sum_of_peers_kernel(
+    addresses_ptr,
+    signals_ptr,
+    residual_ptr,
+    out_ptr,
+    statistics_ptr,
+    residual_stride_m,
+    E,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MOST_POLLS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    m, part = tl.program_id(0), tl.program_id(1)
+    block = m * tl.num_programs(1) + part
+    e = part * BLOCK + tl.arange(0, BLOCK)
+    in_row = e < E
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    num_polls = 0
+    for other in tl.static_range(SIZE):  # mine is there
+        if other != RANK:
+            signal = tl.load(signals_ptr + other).to(tl.pointer_type(tl.int32)) + block * SIZE + RANK
+            taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
+            while (taken != 0) & (num_polls < MOST_POLLS):  # the signal before was not seen yet
+                taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
+                num_polls += 1
+    for other in tl.static_range(SIZE):  # are theirs?
+        if other != RANK:
+            signal = tl.load(signals_ptr + RANK).to(tl.pointer_type(tl.int32)) + block * SIZE + other
+            seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
+            while (seen != 1) & (num_polls < MOST_POLLS):
+                seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
+                num_polls += 1
+    tl.debug_barrier()  # one thread has looked; none reads before
+    total = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
+    for other in tl.static_range(SIZE):
+        theirs = tl.load(addresses_ptr + other).to(tl.pointer_type(out_ptr.dtype.element_ty))
+        # .cg: not from this multiprocessor's own cache
+        total += tl.load(theirs + m * E + e, mask=in_row, other=0.0, cache_modifier=".cg").to(tl.float32)
+    total = tl.where(num_polls < MOST_POLLS, total, float("nan"))
+    _store_with_statistics(total, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK)
 
 
 def check_residual_sum(total: Tensor, residual: Tensor) -> None:

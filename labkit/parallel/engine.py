@@ -9,8 +9,10 @@ import torch
 
 from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype
+from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Part, Parts
 from labkit.engine.request import Request
+from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.text_decoder import TextDecoder
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
@@ -67,6 +69,10 @@ class ParallelEngine(InferenceEngine):
             replace(cache, max_blocks_per_layer=num_blocks),
             replace(scheduler, prefill_max_tokens=num_tokens),
         )
+        if isinstance(self.decode_step, ResidentDecodeStep):
+            self.decode_step.pinned_tokens.wait = self.ranks.wait_for
+        if isinstance(self.prefill, PackedPrefill):
+            self.prefill.chunk_step.pinned_tokens.wait = self.ranks.wait_for
 
     # --- what the first rank tells -----------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from labkit.checks import quoted
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError, RankError
-from labkit.model.ranks import Ranks
+from labkit.model.ranks import PeerSum, Ranks
+from labkit.parallel.peers import PeerMemorySum, can_share
 
 SLICE = timedelta(milliseconds=200)  # between two looks whether another rank has failed
 FAULT, STEP, NEWS = "labkit/fault", "labkit/step", "labkit/news"  # keys in the store that all ranks see
@@ -56,6 +57,7 @@ class TorchRanks(Ranks):
         self._store.set_timeout(SLICE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._is_gloo = kind == "cpu"
+        self.has_peer_memory = kind == "cuda" and can_share(self.rank, self.size)
         self._num_steps = 0
 
     def __deepcopy__(self, _memo: object) -> "TorchRanks":
@@ -74,6 +76,12 @@ class TorchRanks(Ranks):
         every = torch.empty(self.size * B, V, dtype=x.dtype, device=x.device)
         self._end(dist.all_gather_into_tensor(every, x.contiguous(), async_op=self._is_gloo))
         return every.view(self.size, B, V).transpose(0, 1).reshape(B, self.size * V)
+
+    def peer_sum(self, width: int, dtype: torch.dtype) -> PeerSum | None:
+        """Sums from one GPU's memory to another's, where GPUs reach that."""
+        if self._is_gloo or not self.has_peer_memory:
+            return None
+        return PeerMemorySum(self.rank, self.size, width, dtype, self.device)
 
     def least(self, number: int) -> int:
         """The least of every rank's number."""

@@ -236,7 +236,10 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     slots = int64(B), int64(B + 1), int32(B + 1)
     decode_ends.embed_slots_triton(*slots, empty(V, E, dtype=dtype), empty(1024, E, dtype=dtype))
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
-    residual_sum.residual_sum_triton(empty(B, E, dtype=dtype), empty(B, E, dtype=dtype))
+    rows = empty(B, E, dtype=dtype), empty(B, E, dtype=dtype)
+    residual_sum.residual_sum_triton(*rows)
+    parts = residual_sum.PeerParts(rows[0], int64(2), int64(2), 1)
+    residual_sum.residual_sum_of_peers_triton(parts, rows[1])
     library_linear.silu_gate_triton(empty(300, 3072, dtype=dtype))
 
 

@@ -244,10 +244,10 @@ def fused_kernels(
     each, their sum comes between a product and its residual. Raises RecordError if the file of tiles measured
     on the GPU is damaged."""
     if not on_triton:
-        return summed(PLAIN, network.ranks)
+        return summed(PLAIN, network)
     device = kv_manager.k_cache.device
     measured = tiles_for(device, kv_manager.dtype, can_hold=options.latency == "hidden")
-    return summed(triton_kernels(device, measured), network.ranks)
+    return summed(triton_kernels(device, measured), network)
 
 
 def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:

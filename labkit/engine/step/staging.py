@@ -1,6 +1,7 @@
 """Numbers in flight between host and GPU, in pinned memory."""
 
 from collections.abc import Callable
+from operator import methodcaller
 from weakref import ref
 
 import torch
@@ -58,6 +59,7 @@ class PinnedTokens:
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
         self._copies: list[Callable[[], TokenCopy | None]] = [no_copy, no_copy]  # the last to each buffer
+        self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":
         """Start the copy of int64 [n]."""
@@ -68,7 +70,7 @@ class PinnedTokens:
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
-        copy = TokenCopy(buffer, event)
+        copy = TokenCopy(buffer, event, self.wait)
         self._copies[turn] = ref(copy)
         return copy
 
@@ -91,15 +93,19 @@ class TokenCopy:
 
     watch_points = ("read",)
 
-    def __init__(self, buffer: Tensor, event: torch.cuda.Event | None) -> None:
+    def __init__(
+        self, buffer: Tensor, event: torch.cuda.Event | None, wait: Callable[[torch.cuda.Event], None]
+    ) -> None:
+        """wait: waits for the event."""
         self._buffer = buffer
         self._event = event
+        self._wait = wait
         self.is_read = False
 
     def read(self) -> list[int]:
         """Wait for them: the one point of a step where the host waits for the GPU. Read them once."""
         if self._event is not None:
-            self._event.synchronize()
+            self._wait(self._event)
         token_ids: list[int] = self._buffer.tolist()
         self.is_read = True  # the buffer is free for another step's
         return token_ids

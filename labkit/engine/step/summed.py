@@ -10,15 +10,21 @@ from torch import Tensor
 from labkit.engine.step.fused import FusedKernels
 from labkit.kernels import RowStatistics
 from labkit.kernels.residual_sum import residual_sum_plain, residual_sum_triton
-from labkit.model.ranks import Ranks
+from labkit.model import Network
+from labkit.model.ranks import PeerSum, Ranks
 
 
-def summed(kernels: FusedKernels, ranks: Ranks) -> FusedKernels:
+def summed(kernels: FusedKernels, network: Network) -> FusedKernels:
     """These kernels with the sum over all ranks between a product and the residual it is added to."""
+    ranks = network.ranks
     if ranks.size == 1:
         return kernels
-    add = residual_sum_plain if kernels.measured is None else residual_sum_triton
-    return kernels._replace(linear_residual=partial(linear_sum_residual, ranks=ranks, add=add))
+    if kernels.measured is None:
+        product = partial(linear_sum_residual, ranks=ranks, add=residual_sum_plain)
+    else:
+        peer_sum = ranks.peer_sum(network.config.hidden_size, network.dtype)
+        product = partial(linear_sum_residual, ranks=ranks, add=residual_sum_triton, peer_sum=peer_sum)
+    return kernels._replace(linear_residual=product)
 
 
 def linear_sum_residual(
@@ -29,10 +35,13 @@ def linear_sum_residual(
     *,
     ranks: Ranks,
     add: Callable[[Tensor, Tensor], tuple[Tensor, RowStatistics]],
-    **of_tiles: Any,
+    peer_sum: PeerSum | None = None,
+    **_of_tiles: Any,  # which PyTorch's product has no use for
 ) -> tuple[Tensor, RowStatistics]:
     """residual + the sum of every rank's linear(x) [M, N], and the statistics of its rows.
 
-    of_tiles: what `linear_residual` takes for its tiles, which PyTorch's product has no use for.
+    peer_sum: for as many rows as it takes.
     """
+    if peer_sum is not None and len(x) <= peer_sum.most_rows:
+        return peer_sum(x, weight, bias, residual)
     return add(ranks.sum(F.linear(x, weight, bias)), residual)

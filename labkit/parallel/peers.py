@@ -1,0 +1,66 @@
+"""Sums over GPUs of one host that reach each other's memory, in the kernel that adds the residual."""
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric
+from torch import Tensor
+
+from labkit.kernels import RowStatistics
+from labkit.kernels.residual_sum import BLOCK, PeerParts, residual_sum_of_peers_triton
+
+MOST_ROWS = 256  # of a sum that every rank reads whole: with more, NCCL's, which are cut among ranks, gain
+
+
+class PeerMemorySum:
+    """Two buffers for a rank's part of a sum, in symmetric memory, which launches take in turn.
+
+    A rank writes into the one again two sums later: by then the sum between has told that all have read it.
+    """
+
+    most_rows = MOST_ROWS
+
+    def __init__(self, rank: int, size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Made by all ranks together. width: E."""
+        self._rank = rank
+        num_signals = MOST_ROWS * -(-width // BLOCK) * size
+        self._signals = shared(torch.zeros(num_signals, dtype=torch.int32, device=device))
+        empty = torch.zeros(MOST_ROWS, width, dtype=dtype, device=device)
+        self._buffers = [shared(empty), shared(empty)]
+        self._turn = 0
+
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
+    ) -> tuple[Tensor, RowStatistics]:
+        """residual + the sum of every rank's linear(x) [M, E], and the statistics of its rows."""
+        self._turn = 1 - self._turn
+        buffer, addresses = self._buffers[self._turn]
+        mine = buffer[: len(x)]
+        if bias is None:
+            torch.mm(x, weight.T, out=mine)
+        else:
+            torch.addmm(bias, x, weight.T, out=mine)
+        return residual_sum_of_peers_triton(
+            PeerParts(mine, addresses, self._signals[1], self._rank), residual
+        )
+
+
+def shared(like: Tensor) -> tuple[Tensor, Tensor]:
+    """A tensor like this one, in memory that every rank's GPU can reach, and the addresses [R] of every
+    rank's."""
+    group = dist.group.WORLD
+    assert group is not None
+    tensor = symmetric.empty(*like.shape, dtype=like.dtype, device=like.device)
+    handle = symmetric.rendezvous(tensor, group)
+    tensor.copy_(like)
+    torch.cuda.synchronize(like.device)
+    dist.barrier()  # nobody signals before all are at 0
+    theirs = [handle.get_buffer(rank, like.shape, like.dtype) for rank in range(group.size())]
+    addresses = [each.data_ptr() for each in theirs]
+    return tensor, torch.tensor(addresses, dtype=torch.int64, device=like.device)
+
+
+def can_share(rank: int, size: int) -> bool:
+    """Whether this rank's GPU reaches the memory of all others, which are of the same host."""
+    return size <= torch.cuda.device_count() and all(
+        torch.cuda.can_device_access_peer(rank, other) for other in range(size) if other != rank
+    )
