@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -92,6 +93,15 @@ class Workload:
 
         Raises OptionError or RequestError if the engine or a request cannot be had.
         """
+        engine = InferenceEngine(
+            self.model, options, device=self.device, parts=parts, **self.engine_settings()
+        )
+        for request in self.requests:
+            engine.check_prompt(request.prompt, request.params)
+        return engine
+
+    def engine_settings(self) -> dict[str, Any]:
+        """What an engine takes of memory and requests for this workload: its `cache` and `scheduler`."""
         blocks_per_request = -(-self.longest // self.cache.block_size)
         batch_size = min(len(self.requests), self.scheduler.max_batch_size)
         cache = self.cache
@@ -99,12 +109,7 @@ class Workload:
             cache = replace(cache, max_positions=self.max_positions)
         if not cache.prefix_cache and cache.max_blocks_per_layer is None:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
-        engine = InferenceEngine(
-            self.model, options, device=self.device, parts=parts, cache=cache, scheduler=self.scheduler
-        )
-        for request in self.requests:
-            engine.check_prompt(request.prompt, request.params)
-        return engine
+        return {"cache": cache, "scheduler": self.scheduler}
 
     def requested_limit(self, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
         """The least that decoding can take if all tokens are made that requests may make.

@@ -130,13 +130,13 @@ def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
     return LanguageModel(name, random_network(config, seed).to(dtype), tokenizer)
 
 
-def random_network(config: ModelConfig, seed: int) -> Network:
-    """The network of a config with GPT-2's initialization (normal, 0.02; norms 1, biases 0), on the CPU, in
-    float32; the same seed gives the same weights."""
+def random_network(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Network:
+    """The network of a config with GPT-2's initialization (normal, 0.02; norms 1, biases 0), drawn on the
+    device in float32; the same seed gives the same weights on devices of a kind."""
     network = network_without_weights(config)
-    network.to_empty(device="cpu")
+    network.to_empty(device=device)
     network.tie_weights()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(module.weight)

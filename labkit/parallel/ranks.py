@@ -17,6 +17,7 @@ from labkit.model.ranks import PeerSum, Ranks
 from labkit.parallel.peers import PeerMemorySum, can_share
 
 SLICE = timedelta(milliseconds=200)  # between two looks whether another rank has failed
+IDLE = timedelta(hours=1)  # between two looks of a rank that is told nothing: of a fault it is told
 FAULT, STEP, NEWS = "labkit/fault", "labkit/step", "labkit/news"  # keys in the store that all ranks see
 
 
@@ -54,7 +55,7 @@ class TorchRanks(Ranks):
             )
         except dist.DistError as error:
             raise RankError(f"the ranks did not find each other: {quoted(error)}") from error
-        self._store.set_timeout(SLICE)
+        self._store.set_timeout(IDLE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._is_gloo = kind == "cpu"
         self.has_peer_memory = kind == "cuda" and can_share(self.rank, self.size)
@@ -129,7 +130,7 @@ class TorchRanks(Ranks):
     # --- messages ------------------------------------------------------------------------------------
 
     def tell(self, message: str) -> None:
-        """Send the other ranks a message, without waiting for them."""
+        """Send the other ranks a message, which is not empty, without waiting for them."""
         for rank in range(self.size):
             if rank != self.rank:
                 self._store.queue_push(f"{NEWS}/{rank}", message.encode())
@@ -137,10 +138,10 @@ class TorchRanks(Ranks):
     def hear(self) -> str:
         """The next message to this rank, however long it takes. Raises RankError when another has failed."""
         while True:
-            try:
-                return self._store.queue_pop(f"{NEWS}/{self.rank}").decode()
-            except dist.DistStoreError:  # nothing yet
-                self.check()
+            with contextlib.suppress(dist.DistStoreError):  # nothing in all that time
+                if message := self._store.queue_pop(f"{NEWS}/{self.rank}").decode():
+                    return message
+            self.check()
 
     # --- faults --------------------------------------------------------------------------------------
 
@@ -152,9 +153,11 @@ class TorchRanks(Ranks):
         try:
             yield
         except RankError:
+            self._end_launched()
             raise
         except BaseException as error:
             fault = self._fail(f"rank {self.rank} failed: {type(error).__name__}: {quoted(error)}")
+            self._end_launched()
             if isinstance(error, Exception):
                 raise RankError(fault) from error
             raise
@@ -165,8 +168,15 @@ class TorchRanks(Ranks):
             raise RankError(self._store.get(FAULT).decode())
 
     def _fail(self, fault: str) -> str:
-        """Tell all ranks of a fault; the first one that was told of."""
-        return self._store.compare_set(FAULT, "", fault).decode()
+        """Tell all ranks of a fault, and wake those that wait for news; the first fault that was told of."""
+        first = self._store.compare_set(FAULT, "", fault).decode()
+        self.tell("")
+        return first
+
+    def _end_launched(self) -> None:
+        """End sums that this GPU would wait in for ever, so that the process can end."""
+        if not self._is_gloo and dist.group.WORLD is not None:
+            dist.group.WORLD.abort()
 
     def _late(self) -> str:
         """The ranks that are behind the others, or all others if none is."""

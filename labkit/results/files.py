@@ -18,6 +18,7 @@ from labkit.results.http import HttpRecord
 from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
+from labkit.results.ranks import RanksRecord
 from labkit.results.record import Record
 from labkit.results.runs import RunsRecord
 from labkit.results.sampling import SamplingRecord
@@ -35,6 +36,7 @@ KINDS: dict[str, type[Record]] = {
     "scheduler": RunsRecord,
     "streaming": RunsRecord,
     "http": HttpRecord,
+    "ranks": RanksRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "loads": LoadsRecord,

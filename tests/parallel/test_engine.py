@@ -1,15 +1,12 @@
 """Several ranks, on the CPU by gloo: the tokens of one process, and an end for all when one fails."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import parallel_cases
 import pytest
-from parallel_cases import RUNGS, SETTINGS, flood, model_of, outcome
+from parallel_cases import RUNGS, SETTINGS, flood, model_of, outcome, run_ranks, seen_by_ranks
 
 from labkit import LADDER, InferenceEngine, load_model
 from labkit.engine.guard import BROKEN
@@ -18,19 +15,6 @@ from labkit.parallel import TorchRanks
 from labkit.parallel.shards import head_groups
 
 pytestmark = pytest.mark.slow
-CASES = Path(parallel_cases.__file__)
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-
-
-def run_ranks(case: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [*TORCHRUN, "--nproc-per-node=2", str(CASES), case, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def seen_by_ranks(case: str, folder: Path) -> list[dict[str, Any]]:
-    done = run_ranks(case, folder)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")

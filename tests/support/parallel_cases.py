@@ -1,17 +1,20 @@
 """What several ranks do, and one process as well: started by torchrun, each rank writes what it saw as JSON.
 
-torchrun --nproc-per-node 2 tests/support/parallel_cases.py CASE FOLDER
+torchrun --nproc-per-node 2 tests/support/parallel_cases.py CASE FOLDER DEVICE
 """
 
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.errors import BrokenEngineError, RankError, RequestError
@@ -22,10 +25,10 @@ from labkit.model.tokenizer import WordTokenizer
 from labkit.parallel import ParallelEngine, TorchRanks
 
 SETTINGS: dict[str, Any] = {
+    "dtype": torch.float32,
     "cache": CacheConfig(block_size=4, max_blocks_per_layer=20),  # too few for all: some wait again
     "scheduler": SchedulerConfig(max_batch_size=3, prefill_chunk_tokens=8, prefill_max_tokens=32),
 }
-SIZES = (SETTINGS["cache"], SETTINGS["scheduler"])
 SHARED = tuple(range(50, 64))  # how half of the prompts begin
 PROMPTS = [(*SHARED, 1, 2), (1, 2, 3, 4) * 6, (3,) * 20, (*SHARED, 9)]
 PARAMS = [
@@ -41,6 +44,7 @@ RUNGS = {
     "three heads": ("07", "14"),  # so one rank has more
     "one key": ("09", "14"),  # for all heads, so each rank has it
 }
+ON_GPUS = {"random:small": ("07", "09", "14"), "random:small-llama": ("11", "14"), "three heads": ("14",)}
 STEPS_BEFORE = 3  # a fault
 
 
@@ -97,15 +101,36 @@ def books(engine: InferenceEngine) -> dict[str, Any]:
 
 def run_tokens(ranks: TorchRanks) -> dict[str, Any]:
     seen: dict[str, Any] = {}
-    for name, rungs in RUNGS.items():
+    for name, rungs in (RUNGS if ranks.device.type == "cpu" else ON_GPUS).items():
         for rung in rungs:
             engine = ParallelEngine(model_of(name), ranks, LADDER[rung].options, **SETTINGS)
             made = engine.lead_or_follow(lambda engine=engine: outcome(engine))
             seen[f"{name} {rung}"] = made or books(engine)
+    ranks.has_peer_memory = False  # on GPUs, sums are NCCL's from here on
     engine = ParallelEngine(load_model("random:small-llama"), ranks, **SETTINGS)
     seen["flood"] = engine.lead_or_follow(lambda: flood(engine)) or books(engine)
     seen["raises"] = run_fault(ranks, raise_injected)
     return seen
+
+
+# --- as tests start them ---------------------------------------------------------------------------------
+
+
+def run_ranks(case: str, folder: Path, device: str = "cpu") -> subprocess.CompletedProcess[str]:
+    """A case by two ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, __file__, case, str(folder), device]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def seen_by_ranks(case: str, folder: Path, device: str = "cpu") -> list[dict[str, Any]]:
+    """What each of two ranks saw."""
+    done = run_ranks(case, folder, device)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+# --- faults ----------------------------------------------------------------------------------------------
 
 
 class Injected(Exception):
@@ -141,11 +166,11 @@ FAULTS = {
 }
 
 
-def main(case: str, folder: Path) -> None:
-    ranks = TorchRanks("cpu", timeout=2 if case == "late" else 60)
+def main(case: str, folder: Path, device: str) -> None:
+    ranks = TorchRanks(device, timeout=2 if case == "late" else 60)
     seen = run_fault(ranks, FAULTS[case]) if case in FAULTS else run_tokens(ranks)
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,129 @@
+"""ranks: serves the same requests on one GPU, and cut among all of a torchrun job, in turn.
+
+    torchrun --nproc-per-node 2 -m labkit.bench ranks --model random:gpt2-xl
+
+All requests come at once and make all their tokens. Where GPUs reach each other's memory, sums are read from
+there on one side, and made by NCCL on another. Random weights are drawn on the GPU itself, if they are of a
+published size: others than `load_model` draws.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from labkit.bench.commands.arguments import (
+    COUNT,
+    LENGTH,
+    ModelFlags,
+    RungFlag,
+    batch_sizes_flag,
+    rounds_flag,
+)
+from labkit.bench.commands.flags import ByDevice, flag
+from labkit.bench.comparison import in_turn
+from labkit.bench.limit import measure_bandwidth
+from labkit.bench.profile import profile_decode_step
+from labkit.bench.record import make_record, write_record
+from labkit.bench.workload import Workload
+from labkit.engine import InferenceEngine, SchedulerConfig
+from labkit.engine.device import default_dtype
+from labkit.ladder import LADDER
+from labkit.model import LanguageModel, load_model
+from labkit.model.checkpoint import random_network
+from labkit.model.random_configs import RANDOM_CONFIGS
+from labkit.model.tokenizer import WordTokenizer
+from labkit.parallel import ParallelEngine, TorchRanks
+from labkit.results.ranks import CUT, CUT_NCCL, ONE, RanksRun
+from labkit.watch import steady_decode
+
+
+@dataclass
+class Settings(RungFlag, ModelFlags):
+    """The command's flags."""
+
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
+    prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
+    max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens", COUNT)
+    rounds: int = rounds_flag(2)
+
+
+def run(args: Settings) -> None:
+    """Run every side in turn for each number of requests; the first rank prints a table and writes a record.
+
+    Raises OptionError outside of a torchrun job, and RankError if a rank fails.
+    """
+    ranks = TorchRanks(args.device)
+    model = drawn_or_loaded(args, ranks)
+    sides = make_sides(args, model, ranks)
+    samples = list[RanksRun]()
+    for requests in args.batch_sizes:
+        workload = workload_of(args, model, requests)
+        measures = [partial(serve, workload, *side) for side in sides.items()]
+        for (engine, lead), runs in zip(sides.values(), in_turn(measures, args.rounds), strict=True):
+            kernels = lead(partial(kernels_of_a_step, engine, workload))
+            if kernels is not None:
+                samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
+    if ranks.rank == 0:
+        settings = {**args.settings, "ranks": ranks.size}
+        bandwidth = measure_bandwidth(ranks.device)
+        record = make_record("ranks", ranks.device, bandwidth, settings, samples)
+        print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}")
+        if args.json:
+            write_record(record, args.json)
+    ranks.leave()
+
+
+def drawn_or_loaded(args: Settings, ranks: TorchRanks) -> LanguageModel:
+    """The model of the flags, whole. Weights of published sizes are drawn on each rank's own device, which
+    takes seconds where a CPU takes minutes."""
+    config = RANDOM_CONFIGS.get(args.model.removeprefix("random:"))
+    dtype = default_dtype(ranks.device)
+    if config is None or not args.model.startswith("random:"):
+        return load_model(args.model, seed=args.seed).to(ranks.device, dtype)
+    network = random_network(config, args.seed, ranks.device).to(dtype)
+    return LanguageModel(args.model, network, WordTokenizer(config.vocab_size, config.eos_token_id))
+
+
+def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload:
+    """So many requests at once, of different tokens."""
+    V, length = model.config.vocab_size, args.prompt_tokens
+    prompts = [tuple((7 * i + 31 * t) % V for t in range(1, length + 1)) for i in range(requests)]
+    scheduler = SchedulerConfig(max_batch_size=max(args.batch_sizes))
+    return Workload.alike(model, prompts, args.max_new_tokens, scheduler=scheduler)
+
+
+Lead = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank: what that returns, else None
+
+
+def make_sides(args: Settings, model: LanguageModel, ranks: TorchRanks) -> dict[str, tuple[Any, Lead]]:
+    """An engine for each side, and how the first rank drives it."""
+    options, workload = LADDER[args.rung].options, workload_of(args, model, max(args.batch_sizes))
+    is_first = ranks.rank == 0
+    whole = workload.make_engine(options) if is_first else None
+    sides: dict[str, tuple[Any, Lead]] = {ONE: (whole, lambda drive: drive() if is_first else None)}
+    settings = workload.engine_settings()
+    ways = {CUT: True, CUT_NCCL: False} if ranks.has_peer_memory else {CUT: False}
+    for side, ranks.has_peer_memory in ways.items():
+        engine = ParallelEngine(model, ranks, options, **settings)
+        sides[side] = engine, engine.lead_or_follow
+    return sides
+
+
+def serve(workload: Workload, side: str, engine_and_lead: tuple[Any, Lead]) -> RanksRun | None:
+    """A run of the workload; None on all ranks but the first."""
+    engine, lead = engine_and_lead
+    run = lead(partial(workload.run, engine))
+    if run is None:
+        return None
+    return RanksRun(side, len(workload.requests), run.decode_seconds, run.decoded_tokens, {})
+
+
+def kernels_of_a_step(engine: InferenceEngine, workload: Workload) -> dict[str, float]:
+    """Microseconds that each kernel of a steady decode step takes, by name."""
+    with steady_decode(engine, workload.prompt_ids(), max_new_tokens=16):
+        profile = profile_decode_step(engine)
+    totals: dict[str, float] = {}
+    for span in profile.kernels:
+        totals[span.name] = totals.get(span.name, 0.0) + span.duration
+    return {name: round(us, 1) for name, us in totals.items()}

@@ -1,0 +1,66 @@
+"""Recorded runs of a model on one GPU, and cut among several."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import ClassVar
+
+import pandas as pd
+
+from labkit.results.comparison import Comparison
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Time
+
+ONE, CUT, CUT_NCCL = "one", "cut", "cut, sums by NCCL"
+SIDES = (ONE, CUT, CUT_NCCL)
+
+
+@dataclass(frozen=True)
+class RanksRun(Sample):
+    """The decode steps of requests that were served together.
+
+    side: on how many GPUs, one of SIDES. kernels_us: microseconds of each kernel, by name, in a step that was
+    profiled after the run on the first rank's GPU; {} where none was.
+    """
+
+    side: str
+    requests: Count
+    decode_seconds: Positive
+    decoded_tokens: Count
+    kernels_us: dict[str, Time]
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second, all requests together."""
+        return self.decoded_tokens / self.decode_seconds
+
+
+@dataclass(frozen=True)
+class RanksRecord(Record):
+    """What `python -m labkit.bench ranks` recorded: runs of each side in turn, by number of requests."""
+
+    samples: tuple[RanksRun, ...]
+    SETTINGS: ClassVar[dict[str, type]] = {"ranks": int, "max_new_tokens": int}
+
+    def rate(self, side: str, requests: int) -> float:
+        """Decode tokens per second of a side, the median run."""
+        return median(run.rate for run in self.only(side=side, requests=requests))
+
+    def comparison(self, side: str, requests: int) -> Comparison:
+        """A side's decode times beside those of one GPU."""
+        one, cut = (
+            tuple(run.decode_seconds for run in self.only(side=each, requests=requests))
+            for each in (ONE, side)
+        )
+        return Comparison(ONE, side, one, cut, {}, {})
+
+    def table(self) -> pd.DataFrame:
+        """A row per number of requests: tokens per second of each side, and what cutting gains."""
+        rows = {}
+        sides = dict.fromkeys(run.side for run in self.samples)
+        for requests in dict.fromkeys(run.requests for run in self.samples):
+            row = {f"tokens/s, {side}": f"{self.rate(side, requests):,.0f}" for side in sides}
+            for side in (side for side in sides if side != ONE):
+                step = self.comparison(side, requests)
+                row[f"×, {side}"] = f"{step.speedup:.2f} {step.interval}"
+            rows[requests] = row
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests")
