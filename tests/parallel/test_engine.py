@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from parallel_cases import RUNGS, SETTINGS, flood, model_of, outcome, run_ranks, seen_by_ranks
+from parallel_cases import (
+    PARAMS,
+    PROMPTS,
+    RUNGS,
+    SETTINGS,
+    flood,
+    model_of,
+    outcome,
+    run_ranks,
+    seen_by_ranks,
+)
 
 from labkit import LADDER, InferenceEngine, load_model
 from labkit.engine.guard import BROKEN
@@ -42,6 +52,14 @@ def test_a_flood_of_requests_that_come_and_leave(seen: list[dict[str, Any]]):
     counters = leader["counters"]
     assert min(counters["preemptions"], counters["reused_tokens"], counters["finished"]["cancelled"]) > 0
     assert follower["counters"] == expected["counters"]
+
+
+def test_a_server_on_the_first_rank_has_all_ranks_serve(seen: list[dict[str, Any]]):
+    leader, follower = (each["served"] for each in seen)
+    (expected,) = whole_engine("random:small", "14").generate(PROMPTS[1:2], PARAMS[1])
+    assert leader["tokens"] == list(expected.token_ids)
+    assert leader["counters"]["finished"] == {"cancelled": 1, "length": 1}
+    assert follower["counters"] == leader["counters"]
 
 
 # --- faults ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from parallel_cases import ON_GPUS, SETTINGS, flood, model_of, outcome, seen_by_ranks
+from parallel_cases import ON_GPUS, PARAMS, SETTINGS, flood, model_of, outcome, seen_by_ranks
 
 from labkit import LADDER, InferenceEngine, load_model
 
@@ -46,3 +46,9 @@ def test_no_gpu_is_waited_for_longer_than_the_timeout(tmp_path: Path):
     for each in seen_by_ranks("late", tmp_path, "cuda"):
         assert each["error"] == "rank 1 did not come within 2 seconds"
         assert each["seconds"] < 20
+
+
+def test_a_model_too_large_for_one_gpu_runs_on_two(tmp_path: Path):
+    leader, follower = seen_by_ranks("budget", tmp_path, "cuda")
+    assert leader == {"one": "too large", "tokens": [params.max_new_tokens for params in PARAMS]}
+    assert follower == {"one": "too large", "tokens": []}

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, StreamingServer
 from labkit.errors import BrokenEngineError, RankError, RequestError
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -46,6 +46,7 @@ RUNGS = {
 }
 ON_GPUS = {"random:small": ("07", "09", "14"), "random:small-llama": ("11", "14"), "three heads": ("14",)}
 STEPS_BEFORE = 3  # a fault
+BUDGET = 1.9e9  # bytes of a GPU
 
 
 OTHERS = {
@@ -109,8 +110,37 @@ def run_tokens(ranks: TorchRanks) -> dict[str, Any]:
     ranks.has_peer_memory = False  # on GPUs, sums are NCCL's from here on
     engine = ParallelEngine(load_model("random:small-llama"), ranks, **SETTINGS)
     seen["flood"] = engine.lead_or_follow(lambda: flood(engine)) or books(engine)
+    engine = ParallelEngine(load_model("random:small"), ranks, **SETTINGS)
+    seen["served"] = engine.lead_or_follow(lambda: served(engine)) or books(engine)
     seen["raises"] = run_fault(ranks, raise_injected)
     return seen
+
+
+def served(engine: InferenceEngine) -> dict[str, Any]:
+    """Requests of a server, whose thread drives the engine; one of them is left."""
+    with StreamingServer(engine) as server:
+        left = server.submit(PROMPTS[0], PARAMS[0])
+        next(left)
+        left.close()
+        stream = server.submit(PROMPTS[1], PARAMS[1])
+        tokens = [token_id for chunk in stream for token_id in chunk.token_ids]
+    return {"tokens": tokens, **books(engine)}
+
+
+def run_budget(ranks: TorchRanks) -> dict[str, Any]:
+    """A model that is too large for the memory that one process may take of its GPU, and not for two."""
+    memory = torch.cuda.get_device_properties(ranks.device).total_memory
+    torch.cuda.set_per_process_memory_fraction(BUDGET / memory, ranks.device)
+    model, seen = load_model("random:gpt2-medium"), {}
+    settings: dict[str, Any] = {**SETTINGS, "options": replace(LADDER["14"].options, launch="eager")}
+    try:
+        InferenceEngine(model, device=ranks.device, **settings)
+    except torch.OutOfMemoryError:
+        seen["one"] = "too large"
+    torch.cuda.empty_cache()
+    engine = ParallelEngine(model, ranks, **settings)
+    made = engine.lead_or_follow(lambda: engine.generate(PROMPTS, PARAMS))
+    return seen | {"tokens": [len(completion.token_ids) for completion in made or ()]}
 
 
 # --- as tests start them ---------------------------------------------------------------------------------
@@ -168,7 +198,10 @@ FAULTS = {
 
 def main(case: str, folder: Path, device: str) -> None:
     ranks = TorchRanks(device, timeout=2 if case == "late" else 60)
-    seen = run_fault(ranks, FAULTS[case]) if case in FAULTS else run_tokens(ranks)
+    if case in FAULTS:
+        seen = run_fault(ranks, FAULTS[case])
+    else:
+        seen = run_budget(ranks) if case == "budget" else run_tokens(ranks)
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
