@@ -16,6 +16,9 @@ from labkit.errors import OptionError, RankError
 from labkit.model.ranks import PeerSum, Ranks
 from labkit.parallel.peers import PeerMemorySum, can_share
 
+# The second is its name before torch 2.13.
+gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 SLICE = timedelta(milliseconds=200)  # between two looks whether another rank has failed
 IDLE = timedelta(hours=1)  # between two looks of a rank that is told nothing: of a fault it is told
 FAULT, STEP, NEWS = "labkit/fault", "labkit/step", "labkit/news"  # keys in the store that all ranks see
@@ -75,7 +78,7 @@ class TorchRanks(Ranks):
         """Every rank's x [B, V], beside each other in the order of ranks: [B, size * V]."""
         B, V = x.shape
         every = torch.empty(self.size * B, V, dtype=x.dtype, device=x.device)
-        self._end(dist.all_gather_into_tensor(every, x.contiguous(), async_op=self._is_gloo))
+        self._end(gather_into(every, x.contiguous(), async_op=self._is_gloo))
         return every.view(self.size, B, V).transpose(0, 1).reshape(B, self.size * V)
 
     def peer_sum(self, width: int, dtype: torch.dtype) -> PeerSum | None:

@@ -1,0 +1,34 @@
+"""`python -m labkit.bench ranks`, as it is without torchrun and, at night, with it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench_commands import refusal
+
+from labkit.results.files import load_file
+from labkit.results.ranks import CUT, ONE
+
+
+def test_it_needs_torchrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.delenv("RANK", raising=False)
+    said = refusal(monkeypatch, capsys, "ranks --device cpu --model random:small")
+    assert "start it by torchrun --nproc-per-node N" in said
+
+
+@pytest.mark.nightly
+def test_two_ranks_write_one_record(tmp_path: Path):
+    path = tmp_path / "ranks.json"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    flags = ["--device=cpu", "--model=random:small", "--batch-sizes=1,2", "--max-new-tokens=4"]
+    command = [*torchrun, "-m", "labkit.bench", "ranks", *flags, f"--json={path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("tokens/s, cut") == 1
+    record = load_file(path)
+    assert (record.ranks, record.kind) == (2, "ranks")
+    assert {(run.side, run.requests) for run in record.samples} == {
+        (s, n) for s in (ONE, CUT) for n in (1, 2)
+    }
+    assert all(run.decoded_tokens == 3 * run.requests for run in record.samples)
