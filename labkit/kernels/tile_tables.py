@@ -29,6 +29,8 @@ from labkit.kernels.tiles import (
 from labkit.kernels.triton_runtime import triton, triton_status
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
+HOPPER = (9, 0)  # compute capability
+H100 = "nvidia_h100_80gb_hbm3"
 MOST = Tile(256, 256, 512, 16, 16, 8)  # beyond it no kernel is compiled
 
 
@@ -77,15 +79,26 @@ def tiles_for(device: torch.device, dtype: torch.dtype, can_hold: bool = False) 
     """
     if not is_compiled_for(device):
         return NOTHING_MEASURED
-    timed = [*read_table(shipped_path(device)), *read_table(table_path(device))]
+    timed = [*read_shipped(device), *read_table(table_path(device))]
     return measured_tiles(timed, dtype, can_hold)
+
+
+def read_shipped(device: torch.device) -> list[TimedTile]:
+    """What labkit ships for such a GPU; and for products that were not measured on one, where it is a Hopper,
+    an H100's."""
+    own = read_table(shipped_path(device))
+    if torch.cuda.get_device_capability(device) != HOPPER:
+        return own
+    known = {(timed.N, timed.K) for timed in own}
+    of_h100 = read_table(SHIPPED / f"{H100}.json")
+    return [*own, *(timed for timed in of_h100 if (timed.N, timed.K) not in known)]
 
 
 def shipped_tiles(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
     """What `tiles_for` would be without the user's file."""
     if not is_compiled_for(device):
         return NOTHING_MEASURED
-    return measured_tiles(read_table(shipped_path(device)), dtype, can_hold)
+    return measured_tiles(read_shipped(device), dtype, can_hold)
 
 
 def is_compiled_for(device: torch.device) -> bool:

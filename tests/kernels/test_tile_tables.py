@@ -42,6 +42,7 @@ def gpu(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache" / "labkit")
     monkeypatch.setattr(tile_tables, "SHIPPED", tmp_path / "shipped")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     monkeypatch.setattr(tile_tables, "triton", SimpleNamespace(__version__="3.6.0"))
     monkeypatch.setattr(tile_tables, "triton_status", lambda: TritonStatus("native", "there is a CUDA GPU"))
@@ -86,6 +87,20 @@ def test_what_labkit_ships_for_the_gpu_comes_behind_what_the_user_measured(gpu):
     keep_table(table_path(CUDA), TABLE)
     assert tiles_for(CUDA, half) == {(3072, 1024): {16: FEW, 64: MANY, 128: MANY}, (9, 1024): {16: FEW}}
     assert shipped_tiles(CUDA, half) == alone
+
+
+def test_another_hopper_takes_an_h100s_tiles_for_products_that_were_not_measured_on_it(gpu, monkeypatch):
+    keep_table(shipped_path(CUDA), TABLE)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    own = [TABLE[1]._replace(rows=128), TABLE[1]._replace(N=9)]
+    keep_table(shipped_path(CUDA), own)
+    half, single = torch.float16, torch.float32
+    assert (
+        tiles_for(CUDA, half) == shipped_tiles(CUDA, half) == {(3072, 1024): {128: FEW}, (9, 1024): {16: FEW}}
+    )
+    assert tiles_for(CUDA, single) == {(1024, 1024): {64: MANY}}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert tiles_for(CUDA, single) == {}
 
 
 def test_a_held_tile_is_beside_another_until_a_later_one_is_faster(gpu):

@@ -27,16 +27,19 @@ from labkit.kernels import (
     norm_linear_plain,
     norm_linear_triton,
 )
-from labkit.kernels.library_linear import norm_linear_library
+from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tile_tables import shipped_tiles
-from labkit.kernels.tiles import MeasuredTiles, head_tile, tiles_in_words
+from labkit.kernels.tiles import TILES, MeasuredTiles, head_tile, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
+from labkit.model.ranks import Ranks
 from labkit.ranges import named_range
 
 # A layer's input or output [B, E], and the statistics of its rows if the product behind it reads them.
 Rows = tuple[Tensor, RowStatistics | None]
+
+WIDE_LAYER = 50_000_000  # bytes of its weights: then they take the time, not what a launch waits
 
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
 
@@ -97,6 +100,23 @@ class FusedLayer(NamedTuple):
         return self.qkv, self.attention_out, self.mlp_in, self.mlp_out
 
 
+def by_library(kernels: FusedKernels, ranks: Ranks) -> FusedKernels:
+    """These kernels with PyTorch's products. One that a sum over ranks follows is PyTorch's already."""
+    kernels = kernels._replace(norm_linear=norm_linear_library)
+    return kernels._replace(linear_residual=linear_residual_library) if ranks.size == 1 else kernels
+
+
+def suited(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKernels:
+    """These kernels for layers like this one; where it is wide, and nobody measured tiles for its products,
+    with PyTorch's products, which lose less to the GPU's limit than tiles by rule do."""
+    measured = kernels.measured
+    if measured is None or sum(product.weight.nbytes for product in layer.products) < WIDE_LAYER:
+        return kernels
+    if any(product.weight.shape in measured or product.weight.shape in TILES for product in layer.products):
+        return kernels
+    return by_library(kernels, ranks)
+
+
 class FusedDeviceStep(DeviceStep):
     """A `DeviceStep` in few kernels (rung 09).
 
@@ -114,7 +134,6 @@ class FusedDeviceStep(DeviceStep):
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
     ) -> None:
         super().__init__(slots, network, attention)
-        self.kernels = kernels
         weights = network.decoder_weights()
         self._tables = weights.token_table, weights.position_table
         self.layers = [
@@ -127,6 +146,7 @@ class FusedDeviceStep(DeviceStep):
             )
             for layer in weights.layers
         ]
+        self.kernels = suited(kernels, self.layers[0], network.ranks)
         self._heads = network.config.num_heads, network.config.num_kv_heads
         self._vocab_size = network.config.vocab_size
         self.head = folded(weights.final_norm, LinearWeights(padded_head(weights.head), None))

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
-from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, by_library, suited
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
 from labkit.model.decoder_weights import split_heads
@@ -57,11 +56,8 @@ class FusedChunkStep(ChunkStep):
     ) -> None:
         """step: whose weights the chunk goes through. kernels: with a workspace that no decode step has."""
         super().__init__(network, attention, layout, network.lm_head.weight.detach())
-        self.few = ChunkLayers(step, attention, kernels)
-        library = kernels._replace(norm_linear=norm_linear_library)
-        if network.ranks.size == 1:  # else a sum stands between product and residual, as it is there already
-            library = library._replace(linear_residual=linear_residual_library)
-        self.many = ChunkLayers(step, attention, library)
+        self.few = ChunkLayers(step, attention, suited(kernels, step.layers[0], network.ranks))
+        self.many = ChunkLayers(step, attention, by_library(kernels, network.ranks))
 
     def __call__(self, numbers: Tensor) -> Tensor:
         layers = self.few if self.layout.num_rows(numbers) <= MOST_ROWS else self.many

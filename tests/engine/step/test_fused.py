@@ -2,7 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,13 +13,30 @@ from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine.step import attention as step_attention
+from labkit.engine.step import fused
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.fused import TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import (
+    PLAIN,
+    TRITON,
+    VOCABULARY_MULTIPLE,
+    FusedDeviceStep,
+    FusedKernels,
+    FusedLayer,
+)
 from labkit.engine.step.graphed import GraphedStep
-from labkit.kernels import checks, paged_attention_append_plain, triton_status
+from labkit.kernels import (
+    checks,
+    linear_residual_triton,
+    norm_linear_triton,
+    paged_attention_append_plain,
+    triton_status,
+)
+from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
+from labkit.kernels.tiles import Tile
 from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
+from labkit.model.ranks import ALONE
 
 pytestmark = pytest.mark.slow
 
@@ -185,6 +204,29 @@ def without_tiles_and_workspace(kernels: FusedKernels) -> FusedKernels:
     return kernels._replace(
         norm_linear=kernels.norm_linear.func, linear_residual=kernels.linear_residual.func
     )
+
+
+@pytest.mark.parametrize(
+    ("width", "measured", "is_library"),
+    [
+        (64, {}, True),
+        (63, {}, False),  # narrower than a wide one
+        (64, {(128, 64): {16: Tile(16, 16, 16, 1, 4, 3)}}, False),
+    ],
+)
+def test_wide_layers_without_measured_tiles_take_the_librarys_products(
+    monkeypatch, width, measured, is_library
+):
+    monkeypatch.setattr(fused, "WIDE_LAYER", 64 * 5 * 128 * 4)
+    products = [SimpleNamespace(weight=torch.empty(128, width)) for _ in range(4)]
+    layer = FusedLayer(products[0], SimpleNamespace(weight=torch.empty(256, width)), *products[2:])
+    kernels = TRITON._replace(norm_linear=partial(norm_linear_triton, measured=measured))
+    taken = fused.suited(kernels, layer, ALONE)
+    assert (taken.norm_linear is norm_linear_library) == is_library
+    assert (taken.linear_residual is linear_residual_library) == is_library
+    assert fused.suited(PLAIN, layer, ALONE) is PLAIN
+    ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is
+    assert fused.suited(kernels, layer, ranks).linear_residual is linear_residual_triton
 
 
 @needs_interpreter

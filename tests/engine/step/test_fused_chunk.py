@@ -62,8 +62,8 @@ def test_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward():
 
 def test_more_rows_than_tiles_are_measured_for_go_through_the_librarys_products(monkeypatch):
     engine = make_engine(options=PACKED)
-    products, product = [], fused_chunk.norm_linear_library
     many = engine.prefill.chunk_step.device_step.many
+    products, product = [], many.kernels.norm_linear
 
     def noting(x, *others, **options):
         products.append(len(x))
