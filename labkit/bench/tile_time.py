@@ -27,7 +27,8 @@ from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tiles import ROWS, Tile
 from labkit.kernels.triton_runtime import check_triton, shared_memory_of
-from labkit.model import LanguageModel
+from labkit.model import Network
+from labkit.parallel.shards import head_groups
 
 WIDTH = 64  # columns of a part of the statistics that a product behind a LayerNorm reads
 MOST_COPIES, MOST_THREADS = 64, 16
@@ -36,9 +37,9 @@ TOLERANCE = {torch.float16: 2**-7, torch.bfloat16: 2**-4, torch.float32: 1e-4}  
 EPS = 1e-5
 
 
-def products_of(model: LanguageModel) -> list[Product]:
+def products_of(network: Network) -> list[Product]:
     """The four matrix products of a layer. Raises OptionError for a network that has no fused form."""
-    weights = model.network.decoder_weights()
+    weights = network.decoder_weights()
     layer, is_rms = weights.layers[0], weights.final_norm.bias is None
     named = {
         "queries, keys, values": (layer.qkv, False),
@@ -56,6 +57,20 @@ def products_of(model: LanguageModel) -> list[Product]:
         )
         for name, (linear, can_split) in named.items()
     ]
+
+
+def cut_products_of(network: Network, size: int) -> list[Product]:
+    """The products behind a norm of a model that is cut among so many processes, which may have different
+    numbers of heads. The other two, whose results are summed, are PyTorch's."""
+    config, (qkv, _, mlp_in, _) = network.config, products_of(network)
+    groups = head_groups(config.num_heads, config.num_kv_heads, size)
+    products = []
+    for rank in range(size):
+        mine, inner = (len(torch.arange(n).chunk(size)[rank]) for n in (groups, mlp_in.N >> mlp_in.is_gated))
+        heads = mine * (config.num_heads // groups + 2)
+        products.append(qkv._replace(name=f"{qkv.name}, cut", N=heads * config.head_dim))
+        products.append(mlp_in._replace(name=f"{mlp_in.name}, cut", N=inner << mlp_in.is_gated))
+    return list(dict.fromkeys(products))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,10 @@ from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 BLOCK = 1024  # columns of a program, and of a part of the statistics
-MOST_POLLS = 2**24  # of a signal: about ten seconds
+FEW_BLOCKS, MOST_ROWS = (
+    8,
+    8,
+)  # of rows that peers signal: a signal takes longer than to read a row; in a block
 
 
 def residual_sum_plain(
@@ -68,28 +71,30 @@ def _residual_sum_kernel(
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    m, part = tl.program_id(0), tl.program_id(1)
-    e = part * BLOCK + tl.arange(0, BLOCK)
+    part = tl.program_id(1)
+    m = tl.program_id(0) + tl.arange(0, 1)[:, None]
+    e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
     in_row = e < E
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     total = tl.load(total_ptr + m * total_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
     rest = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
-    _store_with_statistics(total + rest, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK)
+    _store_with_statistics(total + rest, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
 
 
 @triton.jit
-def _store_with_statistics(out, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK: tl.constexpr):
-    """Store a part of a row, and the mean and the squared distances of what is stored."""
+def _store_with_statistics(out, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK: tl.constexpr):
+    """Store a part of rows m, and of each the mean and the squared distances of what is stored."""
+    in_tile = (m < M) & (e < E)
     rounded = out.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + m * E + e, rounded, mask=in_row)
-    stored = rounded.to(tl.float32)
-    mean = tl.sum(stored, axis=0) / tl.minimum(E - part * BLOCK, BLOCK)
-    apart = tl.where(in_row, stored - mean, 0.0)
+    tl.store(out_ptr + m * E + e, rounded, mask=in_tile)
+    stored = tl.where(in_tile, rounded.to(tl.float32), 0.0)
+    mean = tl.sum(stored, axis=1, keep_dims=True) / tl.minimum(E - part * BLOCK, BLOCK)
+    apart = tl.where(in_tile, stored - mean, 0.0)
     place = statistics_ptr + (m * tl.num_programs(1) + part) * 2
-    tl.store(place, mean)
-    tl.store(place + 1, tl.sum(apart * apart, axis=0))
+    tl.store(place, mean, mask=m < M)
+    tl.store(place + 1, tl.sum(apart * apart, axis=1, keep_dims=True), mask=m < M)
 
 
 # --- parts in the memory of several GPUs ----------------------------------------------------------------
@@ -99,12 +104,14 @@ class PeerParts(NamedTuple):
     """Where each of R ranks leaves its part of a sum, and where it says so.
 
     addresses, signals: [R] int64, of memory that every rank's GPU can reach: of the ranks' parts [M, E], and
-    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches.
+    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches. lost: [1]
+    int32, 0; anything else, written while launches wait, ends them and all later ones without a sum.
     """
 
     mine: Tensor  # [M, E], this rank's part
     addresses: Tensor
     signals: Tensor
+    lost: Tensor
     rank: int
 
 
@@ -112,15 +119,16 @@ def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Te
     """residual + the sum of all ranks' parts [M, E], and the statistics of its rows, in one kernel.
 
     Launched by every rank, behind the kernel that writes its part. A program tells the others that its block
-    is there, waits until theirs are, and adds them in the order of ranks: the same bits on every rank. It
-    waits no longer than `MOST_POLLS` looks; then its result is NaN. The parts may be written again behind the
-    next such launch, which has other parts and the same signals. Raises ValueError for arguments that do
-    not fit, and TritonUnavailableError where no kernel runs.
+    is there, waits until theirs are, and adds them in the order of ranks: the same bits on every rank. A wait
+    that is ended makes NaN. The parts may be written again behind the next such launch, which has other parts
+    and the same signals. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
+    kernel runs.
     """
-    mine, addresses, signals, rank = parts
+    mine, addresses, signals, lost, rank = parts
     check_residual_sum(mine, residual)
     for name, each in (("addresses", addresses), ("signals", signals)):
         check_tensor(name, each, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
+    check_tensor("lost", lost, shape=(1,), dtype=torch.int32, device=mine.device)
     if not mine.is_contiguous():
         raise ValueError(f"mine has strides {mine.stride()}, expected contiguous")
     check_launchable(mine.device)
@@ -128,68 +136,75 @@ def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Te
     num_parts = triton.cdiv(E, BLOCK)
     out = torch.empty_like(mine)
     statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=mine.device)
-    _residual_sum_of_peers_kernel[(M, num_parts)](
+    rows = min(MOST_ROWS, triton.next_power_of_2(triton.cdiv(M, FEW_BLOCKS)))
+    _residual_sum_of_peers_kernel[(triton.cdiv(M, rows), num_parts)](
         addresses,
         signals,
+        lost,
         residual,
         out,
         statistics,
         residual.stride(0),
+        M,
         E,
         RANK=rank,
         SIZE=len(addresses),
+        ROWS=rows,
         BLOCK=BLOCK,
-        MOST_POLLS=MOST_POLLS,
+        num_warps=4 if rows == 1 else 8,
         **early_launch(mine.device),
     )
     return out, RowStatistics(statistics, BLOCK)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _residual_sum_of_peers_kernel(
     addresses_ptr,
     signals_ptr,
+    lost_ptr,
     residual_ptr,
     out_ptr,
     statistics_ptr,
     residual_stride_m,
+    M,
     E,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    MOST_POLLS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    m, part = tl.program_id(0), tl.program_id(1)
-    block = m * tl.num_programs(1) + part
-    e = part * BLOCK + tl.arange(0, BLOCK)
-    in_row = e < E
+    part = tl.program_id(1)
+    block = tl.program_id(0) * tl.num_programs(1) + part
+    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
+    in_tile = (m < M) & (e < E)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    num_polls = 0
+    lost = 0
     for other in tl.static_range(SIZE):  # mine is there
         if other != RANK:
             signal = tl.load(signals_ptr + other).to(tl.pointer_type(tl.int32)) + block * SIZE + RANK
             taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
-            while (taken != 0) & (num_polls < MOST_POLLS):  # the signal before was not seen yet
+            while (taken != 0) & (lost == 0):  # the signal before was not seen yet
                 taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
-                num_polls += 1
+                lost = 0
     for other in tl.static_range(SIZE):  # are theirs?
         if other != RANK:
             signal = tl.load(signals_ptr + RANK).to(tl.pointer_type(tl.int32)) + block * SIZE + other
             seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
-            while (seen != 1) & (num_polls < MOST_POLLS):
+            while (seen != 1) & (lost == 0):
                 seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
-                num_polls += 1
+                lost = tl.atomic_add(lost_ptr, 0, sem="relaxed")  # which one thread does, for all alike
     tl.debug_barrier()  # one thread has looked; none reads before
-    total = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
+    total = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_tile, other=0.0).to(tl.float32)
     for other in tl.static_range(SIZE):
         theirs = tl.load(addresses_ptr + other).to(tl.pointer_type(out_ptr.dtype.element_ty))
         # .cg: not from this multiprocessor's own cache
-        total += tl.load(theirs + m * E + e, mask=in_row, other=0.0, cache_modifier=".cg").to(tl.float32)
-    total = tl.where(num_polls < MOST_POLLS, total, float("nan"))
-    _store_with_statistics(total, m, part, e, in_row, E, out_ptr, statistics_ptr, BLOCK)
+        total += tl.load(theirs + m * E + e, mask=in_tile, other=0.0, cache_modifier=".cg").to(tl.float32)
+    total = tl.where(lost == 0, total, float("nan"))
+    _store_with_statistics(total, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK)
 
 
 def check_residual_sum(total: Tensor, residual: Tensor) -> None:

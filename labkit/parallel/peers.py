@@ -19,9 +19,9 @@ class PeerMemorySum:
 
     most_rows = MOST_ROWS
 
-    def __init__(self, rank: int, size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Made by all ranks together. width: E."""
-        self._rank = rank
+    def __init__(self, rank: int, size: int, width: int, dtype: torch.dtype, lost: Tensor) -> None:
+        """Made by all ranks together. width: E. lost: [1] int32 on this rank's GPU, which ends all waits."""
+        self._rank, self._lost, device = rank, lost, lost.device
         num_signals = MOST_ROWS * -(-width // BLOCK) * size
         self._signals = shared(torch.zeros(num_signals, dtype=torch.int32, device=device))
         empty = torch.zeros(MOST_ROWS, width, dtype=dtype, device=device)
@@ -39,9 +39,8 @@ class PeerMemorySum:
             torch.mm(x, weight.T, out=mine)
         else:
             torch.addmm(bias, x, weight.T, out=mine)
-        return residual_sum_of_peers_triton(
-            PeerParts(mine, addresses, self._signals[1], self._rank), residual
-        )
+        parts = PeerParts(mine, addresses, self._signals[1], self._lost, self._rank)
+        return residual_sum_of_peers_triton(parts, residual)
 
 
 def shared(like: Tensor) -> tuple[Tensor, Tensor]:

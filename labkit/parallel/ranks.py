@@ -62,6 +62,7 @@ class TorchRanks(Ranks):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._is_gloo = kind == "cpu"
         self.has_peer_memory = kind == "cuda" and can_share(self.rank, self.size)
+        self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)  # 1 ends what waits for peers
         self._num_steps = 0
 
     def __deepcopy__(self, _memo: object) -> "TorchRanks":
@@ -85,7 +86,7 @@ class TorchRanks(Ranks):
         """Sums from one GPU's memory to another's, where GPUs reach that."""
         if self._is_gloo or not self.has_peer_memory:
             return None
-        return PeerMemorySum(self.rank, self.size, width, dtype, self.device)
+        return PeerMemorySum(self.rank, self.size, width, dtype, self._lost)
 
     def least(self, number: int) -> int:
         """The least of every rank's number."""
@@ -178,8 +179,11 @@ class TorchRanks(Ranks):
 
     def _end_launched(self) -> None:
         """End sums that this GPU would wait in for ever, so that the process can end."""
-        if not self._is_gloo and dist.group.WORLD is not None:
-            dist.group.WORLD.abort()
+        if self._is_gloo or dist.group.WORLD is None:
+            return
+        with torch.cuda.stream(torch.cuda.Stream(self.device)):  # beside what waits
+            self._lost.copy_(torch.ones(1, dtype=torch.int32).pin_memory(), non_blocking=True)
+        dist.group.WORLD.abort()
 
     def _late(self) -> str:
         """The ranks that are behind the others, or all others if none is."""

@@ -7,11 +7,13 @@ import torch
 from triton_marks import needs_triton
 
 from labkit.bench import tile_time
-from labkit.bench.tile_time import GpuTileBench, products_of
+from labkit.bench.tile_time import GpuTileBench, cut_products_of, products_of
 from labkit.bench.tiles import Case, Product, TileBench
 from labkit.kernels import triton_status
 from labkit.kernels.tiles import Tile
 from labkit.model import load_model
+from labkit.model.checkpoint import network_without_weights
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 CPU = torch.device("cpu")
 TILE, TODAY = Tile(16, 16, 32, 1, 4, 2), Tile(16, 32, 16, 1, 4, 2)
@@ -38,7 +40,7 @@ def soon() -> float:
 
 def test_a_model_has_four_products_two_of_which_may_be_split(tiny):
     E = tiny.config.hidden_size
-    assert [tuple(product) for product in products_of(tiny)] == [
+    assert [tuple(product) for product in products_of(tiny.network)] == [
         ("queries, keys, values", 3 * E, E, False, False, False),
         ("attention's projection", E, E, True, False, False),
         ("MLP up", 4 * E, E, False, False, False),
@@ -51,11 +53,21 @@ def test_products_of_a_llama_know_its_norms_and_its_gate():
     config = model.config
     E, D, width = config.hidden_size, config.head_dim, config.intermediate_size
     rows = (config.num_heads + 2 * config.num_kv_heads) * D
-    assert [tuple(product[1:]) for product in products_of(model)] == [
+    assert [tuple(product[1:]) for product in products_of(model.network)] == [
         (rows, E, False, True, False),
         (E, config.num_heads * D, True, True, False),
         (2 * width, E, False, True, True),
         (E, width, True, True, False),
+    ]
+
+
+def test_ranks_with_other_numbers_of_heads_have_other_products():
+    """GPT-2 XL's 25 heads: 13 and 12 of them."""
+    network = network_without_weights(RANDOM_CONFIGS["gpt2-xl"])
+    assert [(product.N, product.K, product.can_split) for product in cut_products_of(network, 2)] == [
+        (3 * 13 * 64, 1600, False),
+        (3200, 1600, False),
+        (3 * 12 * 64, 1600, False),
     ]
 
 

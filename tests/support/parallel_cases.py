@@ -150,7 +150,10 @@ def run_ranks(case: str, folder: Path, device: str = "cpu") -> subprocess.Comple
     """A case by two ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*torchrun, __file__, case, str(folder), device]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"the ranks hang: {(error.stderr or b'')[-3000:]}") from error
 
 
 def seen_by_ranks(case: str, folder: Path, device: str = "cpu") -> list[dict[str, Any]]:

@@ -89,7 +89,8 @@ def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload
     """So many requests at once, of different tokens."""
     V, length = model.config.vocab_size, args.prompt_tokens
     prompts = [tuple((7 * i + 31 * t) % V for t in range(1, length + 1)) for i in range(requests)]
-    scheduler = SchedulerConfig(max_batch_size=max(args.batch_sizes))
+    most = max(args.batch_sizes)
+    scheduler = SchedulerConfig(max_batch_size=most, prefill_max_tokens=most * length)
     return Workload.alike(model, prompts, args.max_new_tokens, scheduler=scheduler)
 
 

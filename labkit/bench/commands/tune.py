@@ -17,14 +17,16 @@ from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import try_writing
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.bench.tile_time import GpuTileBench, products_of
+from labkit.bench.tile_time import GpuTileBench, cut_products_of, products_of
 from labkit.bench.tiles import Case, Found, Product, rows_up_to, search_tiles
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import OptionError
 from labkit.kernels import triton_status
 from labkit.kernels.tile_tables import TimedTile, keep_table, name_of, table_path, tiles_for
 from labkit.kernels.tiles import MeasuredTiles, chosen_tile, tile_with_room
-from labkit.model import load_model
+from labkit.model import Network, load_model
+from labkit.model.checkpoint import network_without_weights
+from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results.tiles import TunedTile, tiles_table
 
 
@@ -34,6 +36,7 @@ class Settings(ModelFlags):
 
     seconds: int = flag(60, "the search lasts this many seconds", COUNT)
     max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
+    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
 
 
 def run(args: Settings) -> None:
@@ -47,7 +50,8 @@ def run(args: Settings) -> None:
         raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why_not(device.type)}")
     path, dtype = table_target(device), default_dtype(device)
     measured = tiles_for(device, dtype, can_hold=True)
-    products = products_of(load_model(args.model, seed=args.seed))
+    network = shapes_of(args.model)
+    products = products_of(network) if args.ranks == 1 else cut_products_of(network, args.ranks)
     bench = GpuTileBench(device, dtype)
     cases = [
         case_of(product, rows, measured, bench)
@@ -65,6 +69,12 @@ def run(args: Settings) -> None:
         settings = {**args.settings, "dtype": name_of(dtype)}
         samples = [sample_of(each) for each in found]
         write_record(make_record("tiles", device, measure_bandwidth(device), settings, samples), args.json)
+
+
+def shapes_of(name: str) -> Network:
+    """A model's network; one of a published size and random weights without them."""
+    config = RANDOM_CONFIGS.get(name.removeprefix("random:")) if name.startswith("random:") else None
+    return load_model(name).network if config is None else network_without_weights(config)
 
 
 def why_not(device_type: str) -> str:
