@@ -104,14 +104,12 @@ class PeerParts(NamedTuple):
     """Where each of R ranks leaves its part of a sum, and where it says so.
 
     addresses, signals: [R] int64, of memory that every rank's GPU can reach: of the ranks' parts [M, E], and
-    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches. lost: [1]
-    int32, 0; anything else, written while launches wait, ends them and all later ones without a sum.
+    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches.
     """
 
     mine: Tensor  # [M, E], this rank's part
     addresses: Tensor
     signals: Tensor
-    lost: Tensor
     rank: int
 
 
@@ -119,16 +117,15 @@ def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Te
     """residual + the sum of all ranks' parts [M, E], and the statistics of its rows, in one kernel.
 
     Launched by every rank, behind the kernel that writes its part. A program tells the others that its block
-    is there, waits until theirs are, and adds them in the order of ranks: the same bits on every rank. A wait
-    that is ended makes NaN. The parts may be written again behind the next such launch, which has other parts
-    and the same signals. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
+    is there, waits until theirs are, however long that takes, and adds them in the order of ranks: the same
+    bits on every rank. The parts may be written again behind the next such launch, which has other parts and
+    the same signals. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
     kernel runs.
     """
-    mine, addresses, signals, lost, rank = parts
+    mine, addresses, signals, rank = parts
     check_residual_sum(mine, residual)
     for name, each in (("addresses", addresses), ("signals", signals)):
         check_tensor(name, each, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
-    check_tensor("lost", lost, shape=(1,), dtype=torch.int32, device=mine.device)
     if not mine.is_contiguous():
         raise ValueError(f"mine has strides {mine.stride()}, expected contiguous")
     check_launchable(mine.device)
@@ -140,7 +137,6 @@ def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Te
     _residual_sum_of_peers_kernel[(triton.cdiv(M, rows), num_parts)](
         addresses,
         signals,
-        lost,
         residual,
         out,
         statistics,
@@ -161,7 +157,6 @@ def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Te
 def _residual_sum_of_peers_kernel(
     addresses_ptr,
     signals_ptr,
-    lost_ptr,
     residual_ptr,
     out_ptr,
     statistics_ptr,
@@ -182,28 +177,22 @@ def _residual_sum_of_peers_kernel(
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    lost = 0
     for other in tl.static_range(SIZE):  # mine is there
         if other != RANK:
             signal = tl.load(signals_ptr + other).to(tl.pointer_type(tl.int32)) + block * SIZE + RANK
-            taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
-            while (taken != 0) & (lost == 0):  # the signal before was not seen yet
-                taken = tl.atomic_cas(signal, 0, 1, sem="release", scope="sys")
-                lost = 0
+            while tl.atomic_cas(signal, 0, 1, sem="release", scope="sys") != 0:
+                pass  # the signal before was not seen yet
     for other in tl.static_range(SIZE):  # are theirs?
         if other != RANK:
             signal = tl.load(signals_ptr + RANK).to(tl.pointer_type(tl.int32)) + block * SIZE + other
-            seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
-            while (seen != 1) & (lost == 0):
-                seen = tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys")
-                lost = tl.atomic_add(lost_ptr, 0, sem="relaxed")  # which one thread does, for all alike
+            while tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys") != 1:
+                pass
     tl.debug_barrier()  # one thread has looked; none reads before
     total = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_tile, other=0.0).to(tl.float32)
     for other in tl.static_range(SIZE):
         theirs = tl.load(addresses_ptr + other).to(tl.pointer_type(out_ptr.dtype.element_ty))
         # .cg: not from this multiprocessor's own cache
         total += tl.load(theirs + m * E + e, mask=in_tile, other=0.0, cache_modifier=".cg").to(tl.float32)
-    total = tl.where(lost == 0, total, float("nan"))
     _store_with_statistics(total, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK)
 
 

@@ -1,7 +1,9 @@
 """The processes that share a model, as torchrun starts them: their sums, their messages, their faults."""
 
+import atexit
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -60,9 +62,9 @@ class TorchRanks(Ranks):
             raise RankError(f"the ranks did not find each other: {quoted(error)}") from error
         self._store.set_timeout(IDLE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        atexit.register(end_process, 1)  # of a rank that does not `leave`
         self._is_gloo = kind == "cpu"
         self.has_peer_memory = kind == "cuda" and can_share(self.rank, self.size)
-        self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)  # 1 ends what waits for peers
         self._num_steps = 0
 
     def __deepcopy__(self, _memo: object) -> "TorchRanks":
@@ -86,7 +88,7 @@ class TorchRanks(Ranks):
         """Sums from one GPU's memory to another's, where GPUs reach that."""
         if self._is_gloo or not self.has_peer_memory:
             return None
-        return PeerMemorySum(self.rank, self.size, width, dtype, self._lost)
+        return PeerMemorySum(self.rank, self.size, width, dtype, self.device)
 
     def least(self, number: int) -> int:
         """The least of every rank's number."""
@@ -157,11 +159,9 @@ class TorchRanks(Ranks):
         try:
             yield
         except RankError:
-            self._end_launched()
             raise
         except BaseException as error:
             fault = self._fail(f"rank {self.rank} failed: {type(error).__name__}: {quoted(error)}")
-            self._end_launched()
             if isinstance(error, Exception):
                 raise RankError(fault) from error
             raise
@@ -177,14 +177,6 @@ class TorchRanks(Ranks):
         self.tell("")
         return first
 
-    def _end_launched(self) -> None:
-        """End sums that this GPU would wait in for ever, so that the process can end."""
-        if self._is_gloo or dist.group.WORLD is None:
-            return
-        with torch.cuda.stream(torch.cuda.Stream(self.device)):  # beside what waits
-            self._lost.copy_(torch.ones(1, dtype=torch.int32).pin_memory(), non_blocking=True)
-        dist.group.WORLD.abort()
-
     def _late(self) -> str:
         """The ranks that are behind the others, or all others if none is."""
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -194,5 +186,17 @@ class TorchRanks(Ranks):
         return f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
 
     def leave(self) -> None:
-        """Leave the job; all ranks do so together."""
-        dist.destroy_process_group()
+        """End this process with status 0, when all ranks have come here. Without it, a rank ends with 1.
+
+        Nothing is torn down: communicators wait for graphs that hold them, and graphs for sums that no other
+        rank will join.
+        """
+        self.least(0)
+        end_process(0)
+
+
+def end_process(status: int) -> None:
+    """End this process here and now, as soon as what it has printed is out."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

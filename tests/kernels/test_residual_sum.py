@@ -37,8 +37,7 @@ def two_ranks(parts: torch.Tensor, signals: torch.Tensor) -> list[PeerParts]:
     addresses, places = (
         torch.tensor([each.data_ptr() for each in both], device=parts.device) for both in (parts, signals)
     )
-    lost = torch.zeros(1, dtype=torch.int32, device=parts.device)
-    return [PeerParts(parts[rank], addresses, places, lost, rank) for rank in range(2)]
+    return [PeerParts(parts[rank], addresses, places, rank) for rank in range(2)]
 
 
 def num_blocks(M: int, E: int) -> int:
@@ -66,16 +65,6 @@ def test_parts_of_peers_are_summed_when_they_are_there(
     close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(theirs, sizes[1], 1e-5))
     assert not signals[rank].any()  # seen
     assert blocks[1 - rank, :, rank].all() and not signals[1 - rank, ..., 1 - rank].any()  # told
-
-
-@needs_triton
-@devices
-def test_a_wait_for_a_peer_can_be_ended(device: str):
-    signals = torch.zeros(2, 1, 1, 2, dtype=torch.int32, device=device)
-    parts = two_ranks(torch.ones(2, 1, 16, device=device), signals)[0]
-    parts.lost.fill_(1)
-    out, _ = residual_sum_of_peers_triton(parts, torch.ones(1, 16, device=device))
-    assert out.isnan().all()
 
 
 @pytest.mark.parametrize("function", [residual_sum_plain, residual_sum_triton])

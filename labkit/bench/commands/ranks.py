@@ -37,6 +37,8 @@ from labkit.parallel import ParallelEngine, TorchRanks
 from labkit.results.ranks import CUT, CUT_NCCL, ONE, RanksRun
 from labkit.watch import steady_decode
 
+FEW_PROMPT_TOKENS = 64  # computed in one step: the fewer, the fewer graphs of prompts are captured
+
 
 @dataclass
 class Settings(RungFlag, ModelFlags):
@@ -90,7 +92,7 @@ def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload
     V, length = model.config.vocab_size, args.prompt_tokens
     prompts = [tuple((7 * i + 31 * t) % V for t in range(1, length + 1)) for i in range(requests)]
     most = max(args.batch_sizes)
-    scheduler = SchedulerConfig(max_batch_size=most, prefill_max_tokens=most * length)
+    scheduler = SchedulerConfig(max_batch_size=most, prefill_max_tokens=FEW_PROMPT_TOKENS)
     return Workload.alike(model, prompts, args.max_new_tokens, scheduler=scheduler)
 
 
