@@ -8,8 +8,8 @@ from torch import Tensor
 from labkit.kernels import RowStatistics
 from labkit.kernels.residual_sum import BLOCK, PeerParts, residual_sum_of_peers_triton
 
-# Of a sum that every rank reads whole. For more, NCCL's are faster, of which each rank makes a part: 32 rows of
-# 4,096 took 11 us beside NCCL's 12 on two H200s, and 256 of them took 56 beside 32.
+# Of a sum that every rank reads whole. For more, NCCL's are faster, of which each rank makes a part: 32 rows
+# of 4,096 took 11 us beside NCCL's 12 on two H200s, and 256 of them took 56 beside 32.
 MOST_VALUES = 2**17
 
 
