@@ -20,6 +20,7 @@ GPT2_NAME = re.compile(r"(?i:gpt2\w*)|wte|wpe|ln_[12f]|c_(attn|proj|fc)|n_(embd|
 ALLOWED = {
     "_C",
     "_addmm_activation",
+    "_exit",
     "_symmetric_memory",
     "_cuda_clearCublasWorkspaces",
     "_tokenizer",
