@@ -14,6 +14,7 @@ from labkit.ladder import LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.http import HttpRecord
+from labkit.results.ranks import RanksRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
@@ -185,6 +186,20 @@ def http_of(record: HttpRecord) -> str:
     return f"{machine}\n\n{markdown(record.table().rename_axis('served'))}"
 
 
+def ranks_text() -> str:
+    """For each record of a model that is cut among GPUs a sentence and a Markdown table."""
+    return "\n\n".join(map(ranks_of, load_all("ranks").values())) or "We have no record yet."
+
+
+def ranks_of(record: RanksRecord) -> str:
+    """A sentence about such a record, and its table."""
+    machine = (
+        f"{record.date[:10]}: `{record.settings['model']}` on rung {record.settings['rung']}, "
+        f"{record.max_new_tokens} tokens a request, on one {record.host.device} and on {record.ranks}."
+    )
+    return f"{machine}\n\n{markdown(record.table())}"
+
+
 def ran(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of engines that ran: one that is not installed has nothing but dashes."""
     return table.loc[lambda rows: (rows != "–").any(axis=1)]
@@ -279,6 +294,7 @@ MADE: dict[str, Callable[[], str]] = {
     "models": models_line,
     "loads": loads_text,
     "http": http_text,
+    "ranks": ranks_text,
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,

@@ -40,7 +40,7 @@ PARAMS = [
 ]
 RUNGS = {
     "random:small": ("07", "09", "11", "13", "14"),
-    "random:small-llama": ("08", "10", "14"),
+    "random:small-llama": ("08", "10", "14", "16"),
     "random:small-qwen3": ("12",),
     "three heads": ("07", "14"),  # so one rank has more
     "one key": ("09", "14"),  # for all heads, so each rank has it

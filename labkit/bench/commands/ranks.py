@@ -66,14 +66,18 @@ def run(args: Settings) -> None:
             kernels = lead(partial(kernels_of_a_step, engine, workload))
             if kernels is not None:
                 samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
-    if ranks.rank == 0:
-        settings = {**args.settings, "ranks": ranks.size}
-        bandwidth = measure_bandwidth(ranks.device)
-        record = make_record("ranks", ranks.device, bandwidth, settings, samples)
-        print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}")
-        if args.json:
-            write_record(record, args.json)
+        if ranks.rank == 0:
+            tell(args, model, ranks, samples)
     ranks.leave()
+
+
+def tell(args: Settings, model: LanguageModel, ranks: TorchRanks, samples: list[RanksRun]) -> None:
+    """Print what was measured so far, and write a record of it if one is wanted."""
+    settings = {**args.settings, "ranks": ranks.size}
+    record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), settings, samples)
+    print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
+    if args.json:
+        write_record(record, args.json)
 
 
 def drawn_or_loaded(args: Settings, ranks: TorchRanks) -> LanguageModel:
