@@ -14,8 +14,9 @@ from labkit.paths import ROOT
 
 TOP_LEVEL = """
 README.md INSTALL.md REPLICAS.md PARALLEL.md BENCHMARKS.md CONTRIBUTING.md GLOSSARY.md CLASSES.md
-RELIABILITY.md CHANGELOG.md LICENSE CITATION.cff Makefile Dockerfile .dockerignore .gitattributes environment.yml
-pyproject.toml .binder .ci .github .gitignore .pre-commit-config.yaml notebooks labkit data tests book
+RELIABILITY.md CHANGELOG.md LICENSE CITATION.cff Makefile Dockerfile .dockerignore .gitattributes
+environment.yml pyproject.toml .binder .ci .github .gitignore .pre-commit-config.yaml notebooks labkit
+data tests book
 """
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOL = PYPROJECT["project"], PYPROJECT["tool"]
