@@ -12,7 +12,7 @@ from labkit.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-WHERE_INSTALLED = {"vllm", "locust"}  # beside labkit where somebody has it
+WHERE_INSTALLED = {"vllm"}  # beside labkit where somebody has it
 # What a command line starts, and no line of code imports; and what `labkit.doctor` imports by its name.
 STARTED = {"jupyterlab", "ipykernel", "nbconvert", "pytest", "pytest-xdist", "ruff", "mypy", "packaging"}
 STARTED |= {"uvloop"}  # by uvicorn

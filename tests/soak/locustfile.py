@@ -1,6 +1,5 @@
 """Many short users for locust, of a server that speaks OpenAI's API. They read, and one in five leaves.
 
-pip install locust
 python -m labkit.serve --model data/tiny-gpt2
 locust -f tests/soak/locustfile.py --host http://127.0.0.1:8000 --headless -u 50 -r 25 -t 30s
 """
