@@ -54,7 +54,7 @@ class SharePlan:
         device: torch.device,
         group: int = 1,
     ) -> None:
-        """num_heads: of keys and values, each of which `group` queries share."""
+        """num_heads: of keys and values, each of which `group` queries share. dtype: of the cache."""
         self.num_heads, self._group, self._dtype = num_heads, group, dtype
         self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
         _, W = self.limits(max_batch_size)

@@ -20,8 +20,7 @@ ZERO = 128  # the byte that stands for 0, and 255 for the largest value
 ALIGNMENT = 16  # bytes
 LEAST_SCALE = 2.0**-126  # float32's least normal number: what is smaller reads as 0
 SCALE_BYTES = 2
-# Triton's interpreter loses the carry when it rounds to 8 bits: 1.99 becomes 1.
-ROUNDS_FIRST = tl.constexpr(INTERPRETED)
+INTERPRETS = tl.constexpr(INTERPRETED)
 
 
 def is_eight_bit(cache: Tensor) -> bool:
@@ -55,8 +54,8 @@ def scales_of(cache: Tensor) -> Tensor:
 def quantize(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Heads [.., D] in 8 bits, and their scales [..] in bfloat16: a head's largest value is the dtype's.
 
-    Values read back are off by half a scale at most in integers, and by 1/16 of themselves or 2^-10 of a
-    scale in float8_e4m3fn. Zeros stay zeros. A head with a value that is not finite reads as NaN.
+    Values read back are off by half a scale at most in integers, in float8_e4m3fn by 1/16 of themselves or
+    2^-10 of a scale. Zeros stay zeros. A head with a value that is not finite reads as NaN.
     """
     x, limit = heads.float(), LIMITS[dtype]
     largest = x.abs().amax(-1)
@@ -117,21 +116,80 @@ def load_scales(cache_ptr, head, pos, live, block_size, D):
 
 
 @triton.jit
-def unscaled(heads):
-    """Heads as they came from the cache, in float32, and not yet multiplied by their scales."""
-    if heads.dtype == tl.uint8:
-        # The bits of 2^23 + byte: one instruction, where a conversion takes four times as long.
-        x = (heads.to(tl.uint32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0  # 2^23 + ZERO
+def load_words(cache_ptr, row, BLOCK_D: tl.constexpr, live, D):
+    """Heads, of which the values begin at row [T], with four values in a word: [T, BLOCK_D / 4] int32. As
+    bytes, each would have a register of its own."""
+    w = tl.arange(0, BLOCK_D // 4)
+    place = cache_ptr.to(tl.pointer_type(tl.int32)) + (row // 4)[:, None] + w[None, :]
+    mask = live[:, None] & (w < D // 4)[None, :]
+    return tl.load(place, mask=mask, other=0, eviction_policy="evict_first")
+
+
+@triton.jit
+def unpacked(words, kept: tl.constexpr, dtype: tl.constexpr):
+    """The values [T, D] in words [T, D / 4], in a dtype to compute in, and not yet multiplied by their
+    scales: whole numbers up to 127 or floats of 4 bits, which are exact in any.
+
+    A GPU converts bytes to floats slowly. But 0x6400 + byte are the bits of 1024 + byte in float16.
+    """
+    if INTERPRETS:
+        x0, x1 = byte_of(words, 0, kept), byte_of(words, 1, kept)
+        x2, x3 = byte_of(words, 2, kept), byte_of(words, 3, kept)
+    elif kept == tl.uint8:
+        x0, x1, x2, x3 = tl.inline_asm_elementwise(
+            """{
+            .reg .b32 low, high, zero;
+            mov.b32 zero, 0x64806480;
+            prmt.b32 low, $4, 0x64646464, 0x5140;
+            prmt.b32 high, $4, 0x64646464, 0x5342;
+            sub.f16x2 low, low, zero;
+            sub.f16x2 high, high, zero;
+            mov.b32 {$0, $1}, low;
+            mov.b32 {$2, $3}, high;
+            }""",
+            "=h,=h,=h,=h,r",
+            [words],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True,
+            pack=1,
+        )
     else:
-        x = heads.to(tl.float32)
-    return x
+        x0, x1, x2, x3 = tl.inline_asm_elementwise(
+            """{
+            .reg .b16 first, last;
+            .reg .b32 low, high;
+            mov.b32 {first, last}, $4;
+            cvt.rn.f16x2.e4m3x2 low, first;
+            cvt.rn.f16x2.e4m3x2 high, last;
+            mov.b32 {$0, $1}, low;
+            mov.b32 {$2, $3}, high;
+            }""",
+            "=h,=h,=h,=h,r",
+            [words],
+            dtype=(tl.float16, tl.float16, tl.float16, tl.float16),
+            is_pure=True,
+            pack=1,
+        )
+    x = tl.join(tl.join(x0, x2), tl.join(x1, x3))
+    return tl.reshape(x, [words.shape[0], words.shape[1] * 4]).to(dtype)
+
+
+@triton.jit
+def byte_of(words, i: tl.constexpr, kept: tl.constexpr):
+    """Value i of each word, in float32; without instructions that Triton's interpreter does not know."""
+    byte = ((words >> (8 * i)) & 0xFF).to(tl.uint8)
+    x = byte.to(kept, bitcast=True).to(tl.float32)
+    return x - 128.0 if kept == tl.uint8 else x  # ZERO
 
 
 @triton.jit
 def dequantized(heads, scales, dtype: tl.constexpr):
-    """Heads as they came from the cache, in a dtype to compute in."""
+    """Heads as `quantized` made them, or as they came from the cache, in a dtype to compute in."""
     if heads.dtype.primitive_bitwidth == 8:
-        heads = (unscaled(heads) * scales).to(dtype)
+        x = heads.to(tl.float32)
+        if heads.dtype == tl.uint8:
+            x -= 128.0  # ZERO
+        heads = (x * scales).to(dtype)
     return heads
 
 
@@ -152,7 +210,7 @@ def quantized(heads, cache_ptr):
         x = tl.minimum(tl.maximum(x, -limit), limit)
         if kept == tl.uint8:
             x = tl.floor(x + 0.5) + 128.0  # ZERO
-        elif ROUNDS_FIRST:
+        elif INTERPRETS:  # for Triton's interpreter loses the carry as it rounds: 1.99 becomes 1
             x = rounded_to_fp8(x)
         heads = x.to(kept)
     return heads, scales

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.eight_bit import dequantized, quantized, store_scales
+from labkit.kernels.eight_bit import dequantized, quantized, store_scales, unpacked
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
-from labkit.kernels.running_softmax import load_cached_piece
+from labkit.kernels.running_softmax import load_scaled_piece
 from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
@@ -39,8 +39,9 @@ MANY = Programs(1, 168, 3168)
 
 
 def group_programs(batch_size: int, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> Programs:
-    """The programs for so many rows, of heads of keys that several queries share."""
-    if num_kv_heads == num_heads or dtype.itemsize > 2:
+    """The programs for so many rows, of heads of keys that several queries share, in a cache of `dtype`. In 8
+    bits wide programs, and many of them, were slower."""
+    if num_kv_heads == num_heads or dtype.itemsize != 2:
         return NARROW
     heads = batch_size * num_kv_heads
     return next((programs for most, programs in GROUP_PROGRAMS if heads <= most), MANY)
@@ -219,7 +220,7 @@ def _grouped_paged_attn_append_kernel(
             step = SPLITS * BLOCK_T
         # The first piece is asked for before the kernel before this one has ended, which does not write it,
         # and each other one before its turn.
-        keys, values, key_scales, value_scales = load_cached_piece(
+        keys, values, key_scales, value_scales = load_scaled_piece(
             first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
         )  # fmt: skip
@@ -258,12 +259,11 @@ def _grouped_paged_attn_append_kernel(
             query = query.to(tl.float32)
         for start in range(first, end, step):
             live = start + t < end
-            keys = dequantized(keys, key_scales[:, None], query_ptr.dtype.element_ty)
-            values = dequantized(values, value_scales[:, None], query_ptr.dtype.element_ty)
             largest, total, acc = add_group_piece(
-                query, keys, values, live, largest, total, acc, scale, UPCAST
-            )
-            keys, values, key_scales, value_scales = load_cached_piece(
+                query, keys, values, key_scales, value_scales, live, largest, total, acc, scale,
+                k_cache_ptr.dtype.element_ty, UPCAST,
+            )  # fmt: skip
+            keys, values, key_scales, value_scales = load_scaled_piece(
                 start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
                 cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
             )  # fmt: skip
@@ -287,21 +287,45 @@ def _grouped_paged_attn_append_kernel(
 
 
 @triton.jit
-def add_group_piece(query, keys, values, live, largest, total, acc, scale, UPCAST: tl.constexpr):
+def add_group_piece(
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    live,
+    largest,
+    total,
+    acc,
+    scale,
+    kept: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """The softmax of each query with a piece of tokens more.
 
-    query: [G, D], a group's. keys, values: [T, D]. live: [T], whether there is such a token. largest, total:
-    [G]. acc: [G, D].
+    query: [G, D], a group's. keys, values: [T, D], as they are `kept`: in 8 bits four in a word, with their
+    scales [T]. live: [T], whether there is such a token. largest, total: [G]. acc: [G, D].
     """
+    is_scaled: tl.constexpr = kept.primitive_bitwidth == 8
+    if is_scaled:
+        keys, values = unpacked(keys, kept, query.dtype), unpacked(values, kept, query.dtype)
     if UPCAST:
         keys, values = keys.to(tl.float32), values.to(tl.float32)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if is_scaled:
+        scores *= key_scales[None, :]
     scores = tl.where(live[None, :], scores, float("-inf"))
     new_largest = tl.maximum(largest, tl.max(scores, axis=1))
     correction = tl.exp(largest - new_largest)
     weights = tl.exp(scores - new_largest[:, None])
     total = total * correction + tl.sum(weights, axis=1)
-    acc = tl.dot(weights.to(values.dtype), values, acc * correction[:, None], input_precision="ieee")
+    if is_scaled:  # by the largest, so that small scales are no small numbers of 16 bits
+        unit = tl.max(value_scales, axis=0)
+        weights *= (value_scales / unit)[None, :]
+        sums = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        acc = acc * correction[:, None] + sums * unit
+    else:
+        acc = tl.dot(weights.to(values.dtype), values, acc * correction[:, None], input_precision="ieee")
     return new_largest, total, acc
 
 

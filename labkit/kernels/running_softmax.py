@@ -5,7 +5,7 @@ so that no thread waits for another in a program's loop: its largest score so fa
 weights [T], each the exponential of a score less the largest, and the values by these weights [T, D].
 """
 
-from labkit.kernels.eight_bit import load_scales, unscaled
+from labkit.kernels.eight_bit import load_scales, load_words, unpacked
 from labkit.kernels.triton_runtime import tl, triton
 
 
@@ -25,10 +25,35 @@ def load_cached_piece(
     cache_stride_t,
     block_size,
     table_size,
+):
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
+    keys, values, _, _ = load_scaled_piece(
+        start, context_len, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+        cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, 0,
+    )  # fmt: skip
+    return keys, values
+
+
+@triton.jit
+def load_scaled_piece(
+    start,
+    context_len,
+    h,
+    t,
+    d,
+    in_head,
+    k_cache_ptr,
+    v_cache_ptr,
+    table_ptr,
+    cache_stride_n,
+    cache_stride_h,
+    cache_stride_t,
+    block_size,
+    table_size,
     D,
 ):
-    """Keys and values of the tokens from `start` on, 0 past the end, as the cache keeps them: [BLOCK_T,
-    BLOCK_D] each. In 8 bits, their scales, too: [BLOCK_T] each."""
+    """As `load_cached_piece`; in 8 bits four values in a word, and with the scales of keys and of values:
+    [BLOCK_T] each."""
     token = start + t
     live = token < context_len
     # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
@@ -39,31 +64,48 @@ def load_cached_piece(
     place = (head + pos * cache_stride_t)[:, None] + d[None, :]
     mask = live[:, None] & in_head[None, :]
     # Read once per step: they make room in the cache for what is read again.
-    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    if k_cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
+        keys = load_words(k_cache_ptr, head + pos * cache_stride_t, d.shape[0], live, D)
+        values = load_words(v_cache_ptr, head + pos * cache_stride_t, d.shape[0], live, D)
+    else:
+        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
     value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
     return keys, values, key_scales, value_scales
 
 
 @triton.jit
-def add_piece(query, keys, values, live, largest, total, acc, key_scales=None, value_scales=None):
+def add_piece(
+    query,
+    keys,
+    values,
+    live,
+    largest,
+    total,
+    acc,
+    key_scales=None,
+    value_scales=None,
+    kept: tl.constexpr = tl.float32,
+):
     """The softmax of each place with one token more, where there is one.
 
-    query: [D], scaled. keys, values: [T, D], the tokens', and in 8 bits their scales: [T]. live: [T], whether
-    the place has a token.
+    query: [D], scaled. keys, values: [T, D], the tokens', as they are `kept`: in 8 bits four in a word, with
+    their scales [T]. live: [T], whether the place has a token.
     """
-    scores = tl.sum(query[None, :] * unscaled(keys), axis=1)
-    if keys.dtype.primitive_bitwidth == 8:
+    if kept.primitive_bitwidth == 8:
+        keys, values = unpacked(keys, kept, tl.float16), unpacked(values, kept, tl.float16)
+    scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
+    if kept.primitive_bitwidth == 8:
         scores *= key_scales
     scores = tl.where(live, scores, float("-inf"))
     new_largest = tl.maximum(largest, scores)
     correction = tl.exp(largest - new_largest)
     weights = tl.exp(scores - new_largest)
     total = total * correction + weights
-    if keys.dtype.primitive_bitwidth == 8:
-        weights *= value_scales  # now they are the values'
-    acc = acc * correction[:, None] + weights[:, None] * unscaled(values)
+    if kept.primitive_bitwidth == 8:
+        weights *= value_scales  # and so they become the values'
+    acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
     return new_largest, total, acc
 
 

@@ -12,7 +12,7 @@ from labkit.kernels.eight_bit import dequantized, quantized, store_scales
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
+from labkit.kernels.running_softmax import add_piece, load_scaled_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 
@@ -160,7 +160,7 @@ def _shared_paged_attn_append_kernel(
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
         first = share * share_tokens
         end = tl.minimum(first + share_tokens, context_len)
-        keys, values, key_scales, value_scales = load_cached_piece(
+        keys, values, key_scales, value_scales = load_scaled_piece(
             first,
             end,
             h,
@@ -207,9 +207,10 @@ def _shared_paged_attn_append_kernel(
         for start in range(first, end, BLOCK_T):
             live = start + t < end
             largest, total, acc = add_piece(
-                query, keys, values, live, largest, total, acc, key_scales, value_scales
-            )
-            keys, values, key_scales, value_scales = load_cached_piece(
+                query, keys, values, live, largest, total, acc,
+                key_scales, value_scales, k_cache_ptr.dtype.element_ty,
+            )  # fmt: skip
+            keys, values, key_scales, value_scales = load_scaled_piece(
                 start + BLOCK_T,
                 end,
                 h,

@@ -177,7 +177,7 @@ def _split_paged_attn_append_kernel(
     first = split * BLOCK_T
     # The first piece is asked for before the kernel before this one has ended, which does not write it, and
     # each other one before its turn.
-    keys, values, _, _ = load_cached_piece(
+    keys, values = load_cached_piece(
         first,
         context_len,
         h,
@@ -192,7 +192,6 @@ def _split_paged_attn_append_kernel(
         cache_stride_t,
         block_size,
         table_size,
-        D,
     )
     if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
@@ -216,7 +215,7 @@ def _split_paged_attn_append_kernel(
     for start in range(first, context_len, SPLITS * BLOCK_T):
         live = start + t < context_len
         largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-        keys, values, _, _ = load_cached_piece(
+        keys, values = load_cached_piece(
             start + SPLITS * BLOCK_T,
             context_len,
             h,
@@ -231,7 +230,6 @@ def _split_paged_attn_append_kernel(
             cache_stride_t,
             block_size,
             table_size,
-            D,
         )
     all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, split == 0)
 

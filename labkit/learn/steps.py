@@ -25,6 +25,7 @@ STEPS = {
     "13": ("MyRows", "batching", "shares"),
     "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),
     "15": ("rms_linear", "gated_linear", "rotation", "group", "latency"),
+    "16": ("my_quantize", "my_attend", "my_bound"),
     "19": ("num_held", "MyStops", "my_frames", "my_leaving", "my_admit"),
     "20": ("quantize", "layer", "weights"),
 }

@@ -57,9 +57,12 @@ def ladder_table() -> str:
     return "\n".join(lines)
 
 
+UNMEASURED = ("16",)  # rungs that no record compares with the one below
+
+
 def gain_of(rung: str) -> str:
     """How many times faster a rung is than the rung below in a few words, on the load that it is for."""
-    if rung == "00":
+    if rung == "00" or rung in UNMEASURED:
         return ""
     if rung in OWN_LOAD:
         words, find = OWN_LOAD[rung]

@@ -88,6 +88,11 @@ UNFILLED = {
         "no program writes query head 1. There are 1 programs per request, so each serves 2 query heads",
         "rms_linear_kernel, gated_linear_kernel, group_kernel not among them",
     ],
+    "16": [
+        "a value is off by half a step of its own head at most",
+        "The whole numbers were taken as they are: no scale is used yet.",
+        "no error is larger than the bound",
+    ],
     "14": [
         "a key stands for all of a text up to the block's end",
         "the longest run of cached blocks is found",

@@ -184,7 +184,7 @@ class SharedAttention:
         """num_heads: of queries."""
         cache = kv_manager.k_cache
         G, D = cache.shape[2], cache.shape[4]
-        self.plan = SharePlan(max_batch_size, G, D, kv_manager.dtype, cache.device, num_heads // G)
+        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, num_heads // G)
         self._workspace = ShareWorkspace(self.plan, num_heads, D)
 
     def __call__(

@@ -1,0 +1,1 @@
+"""Lesson 16: keys and values in 8 bits."""

@@ -1,0 +1,119 @@
+"""Lesson 16: bytes, blocks, how well a text is foretold, and time."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from labkit.bench import in_turn
+from labkit.bench.limit import decode_limit, on_paper
+from labkit.kernels import paged_attention_append_plain
+from labkit.kernels.eight_bit import bytes_of_head
+from labkit.kvcache import OneTableBlockManager
+from labkit.learn.lesson_16.gate import Quantize
+from labkit.model import LanguageModel
+from labkit.paths import ROOT
+
+BLOCK_SIZE = 64
+WINDOW = 128  # tokens that are foretold together
+KEPT = {"16 bits": torch.float16, "8 bits": torch.uint8}
+HELD_OUT = ROOT / "data/tiny-gpt2/held_out.txt"
+
+
+def step_bytes(kept: torch.dtype, batch_size: int = 64, context_len: int = 256, model: str = "gpt2") -> int:
+    """Bytes that a decode step must move: weights in 16 bits, and keys and values as they are kept."""
+    return decode_limit(on_paper(model), [context_len] * batch_size, 1.0, kept).num_bytes
+
+
+def bytes_table() -> pd.DataFrame:
+    """A row per load of GPT-2: megabytes of a step with keys and values in 16 bits and in 8."""
+    rows = {}
+    for batch_size, context_len in ((64, 256), (64, 900), (128, 64), (1, 256)):
+        megabytes = [step_bytes(kept, batch_size, context_len) / 1e6 for kept in KEPT.values()]
+        requests = "1 request" if batch_size == 1 else f"{batch_size} requests"
+        rows[f"{requests} of {context_len} tokens"] = [
+            *(f"{each:,.0f}" for each in megabytes),
+            f"×{megabytes[0] / megabytes[1]:.2f}",
+        ]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[*KEPT, "factor"])
+
+
+def blocks_table(num_bytes: int = 2**30) -> pd.DataFrame:
+    """A row per model: the blocks of 64 tokens that so much memory holds."""
+    rows = {}
+    for name in ("gpt2", "smollm2-135m", "qwen3-0.6b"):
+        config = on_paper(name).config
+        heads = 2 * config.num_layers * config.num_kv_heads
+        blocks = [
+            num_bytes // (heads * bytes_of_head(BLOCK_SIZE, config.head_dim, kept)) for kept in KEPT.values()
+        ]
+        rows[name] = [f"{config.head_dim}", *(f"{n:,}" for n in blocks), f"×{blocks[1] / blocks[0]:.2f}"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["head size", *KEPT, "factor"])
+
+
+# --- how well a text is foretold ------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def perplexity_with(model: LanguageModel, quantize: Quantize, num_windows: int = 8) -> float:
+    """The perplexity of the held-out text when all keys and values go through `quantize` and back."""
+
+    def read(heads: Tensor) -> Tensor:
+        numbers, scales = quantize(heads)
+        return numbers * scales[..., None]
+
+    def attention(layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, read(key), read(value), is_causal=True)
+
+    token_ids = torch.tensor(model.tokenizer.encode(HELD_OUT.read_text(encoding="utf-8")))
+    windows = token_ids[: num_windows * WINDOW].view(num_windows, WINDOW).to(model.device)
+    positions = torch.arange(WINDOW, device=model.device).expand(num_windows, -1)
+    network = model.network
+    logits = network.lm_head(network(windows, positions, attention)).float()
+    return F.cross_entropy(logits[:, :-1].flatten(0, 1), windows[:, 1:].flatten()).exp().item()
+
+
+def perplexity_table(model: LanguageModel, ways: Mapping[str, Quantize]) -> pd.DataFrame:
+    """A row per way to quantize: perplexity of the held-out text, and how much more that is."""
+    found = {name: perplexity_with(model, quantize) for name, quantize in ways.items()}
+    first, *_ = found.values()
+    rows = {name: [f"{each:.2f}", f"{100 * (each / first - 1):+.2f} %"] for name, each in found.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["perplexity", "more"])
+
+
+# --- time -----------------------------------------------------------------------------------------------
+
+
+def attention_seconds(batch_size: int = 4, context_len: int = 512, rounds: int = 5) -> dict[str, list[float]]:
+    """Seconds of one layer's attention in PyTorch on this machine's CPU, by how keys and values are kept."""
+    H, D, per_seq = 12, 64, context_len // BLOCK_SIZE + 1
+    table = torch.arange(batch_size * per_seq, dtype=torch.int32).view(batch_size, per_seq)
+    lens = torch.full((batch_size,), context_len, dtype=torch.int32)
+    query, key, value = torch.randn(3, batch_size, H, D)
+
+    def call(kept: torch.dtype | None) -> Callable[[], float]:
+        manager = OneTableBlockManager(
+            num_layers=1,
+            num_heads=H,
+            head_dim=D,
+            block_size=BLOCK_SIZE,
+            max_blocks_per_layer=batch_size * per_seq,
+            cache_dtype=kept,
+        )
+        caches = manager.k_cache[0], manager.v_cache[0]
+
+        def timed() -> float:
+            started = time.perf_counter()
+            paged_attention_append_plain(
+                query, key, value, *caches, table, lens, torch.arange(batch_size), context_len
+            )
+            return time.perf_counter() - started
+
+        timed()
+        return timed
+
+    calls = {"32 bits": call(None), "8 bits": call(torch.uint8)}
+    return dict(zip(calls, in_turn(list(calls.values()), rounds), strict=True))

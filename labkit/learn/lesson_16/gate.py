@@ -1,0 +1,348 @@
+"""Lesson 16: what the reader's functions must hold, in random draws against float64 and in a running engine.
+
+T tokens in the cache, H heads, D head size.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.parts import NO_PARTS
+from labkit.kernels.eight_bit import ZERO, scales_of
+from labkit.ladder import LADDER
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Report, proven, trained_model
+from labkit.learn.steps import noted
+
+Quantize = Callable[[Tensor], tuple[Tensor, Tensor]]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Bound = Callable[[Tensor, Tensor, Tensor], Tensor]
+MOST = 127
+NUM_DRAWS = 20
+TEXTS = ("To be, or not to be", "O Romeo", "The king is")
+NUM_TOKENS = 8
+
+
+# --- step 1: whole numbers and scales -------------------------------------------------------------------
+
+
+class Heads(NamedTuple):
+    """Random heads [T, H, D], and what there is to see in them."""
+
+    words: str
+    values: Tensor
+
+
+def drawn_heads() -> Iterator[Heads]:
+    """Small ones first; one has a token that is far larger, one a head of zeros."""
+    numbers = torch.Generator().manual_seed(16)
+    for draw in range(NUM_DRAWS):
+        T, H, D = 1 + draw % 4, 1 + draw % 3, 2 + 3 * draw
+        heads = torch.randn(T, H, D, generator=numbers) * 10.0 ** (draw % 5 - 2)
+        words = "random values"
+        if draw % 3 == 1:
+            heads[-1] *= 1000
+            words = "random values, those of the last token 1,000 times as large"
+        if draw % 3 == 2:
+            heads[0, 0] = 0
+            words = "random values, and zeros in the first head"
+        yield Heads(f"heads [{T}, {H}, {D}] of {words}", heads)
+
+
+def check_quantize(quantize: Quantize) -> Report:
+    """Whether a function makes whole numbers with a scale per token and head, off by half a scale at most."""
+
+    def trial() -> None:
+        for words, heads in drawn_heads():
+            numbers, scales = quantize(heads)
+            check_shape("numbers", numbers, heads.shape)
+            check_shape("scales", scales, heads.shape[:-1])
+            if not numbers.isfinite().all():
+                raise BrokenContract(
+                    f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. "
+                    "The largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
+                )
+            if (numbers != numbers.round()).any() or numbers.abs().max() > MOST:
+                raise BrokenContract(
+                    f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is "
+                    f"{first_wrong(numbers, (numbers == numbers.round()) & (numbers.abs() <= MOST)):g}."
+                )
+            error = (numbers.double() * scales.double()[..., None] - heads.double()).abs()
+            allowed = heads.double().abs().amax(-1, keepdim=True) / MOST * 0.51
+            if (error > allowed).any():
+                place = (error > allowed).nonzero()[0].tolist()
+                raise BrokenContract(
+                    f"a value is off by half a step of its own head at most: of {words}, value {place} is "
+                    f"{heads[tuple(place)]:.4g} and reads as "
+                    f"{(numbers * scales[..., None])[tuple(place)]:.4g}. The largest value of head "
+                    f"{place[:2]} is {heads[tuple(place[:2])].abs().max():.4g}, so its step is a {MOST}th of "
+                    "that."
+                )
+        check_bad_values(quantize)
+
+    proof = f"{NUM_DRAWS} random draws, each value off by half a step at most."
+    return noted(proven("my_quantize", [trial], proof), "16", "my_quantize", quantize)
+
+
+def check_bad_values(quantize: Quantize) -> None:
+    """Raise BrokenContract if a value that is not finite can no longer be seen in what is read."""
+    for bad in (torch.nan, torch.inf):
+        heads = torch.ones(2, 1, 4)
+        heads[0, 0, 1] = bad
+        numbers, scales = quantize(heads)
+        read = numbers * scales[..., None]
+        if read[0].isfinite().any() or not read[1].isfinite().all():
+            raise BrokenContract(
+                f"a head with a value that is not finite reads as NaN, and no other does: one with {bad} "
+                f"reads as {read[0, 0].tolist()}, its neighbour as {read[1, 0].tolist()}. The engine ends a "
+                "request whose logits are not finite; hidden, the value would only make its text wrong."
+            )
+
+
+def check_shape(name: str, tensor: Tensor, shape: torch.Size) -> None:
+    """Raise BrokenContract for another shape."""
+    if tensor.shape != shape:
+        raise BrokenContract(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}.")
+
+
+def first_wrong(numbers: Tensor, is_right: Tensor) -> float:
+    """The first number that is not right."""
+    return numbers[~is_right][0].item()
+
+
+# --- step 2: attention ----------------------------------------------------------------------------------
+
+
+class Draw(NamedTuple):
+    """A query [H, D], whole numbers [H, T, D] as keys and as values, and their scales [H, T]."""
+
+    query: Tensor
+    keys: Tensor
+    key_scales: Tensor
+    values: Tensor
+    value_scales: Tensor
+
+    @property
+    def words(self) -> str:
+        H, T, D = self.keys.shape
+        return f"with {T} tokens in {H} heads of {D}"
+
+
+def draws() -> Iterator[Draw]:
+    """Of tokens whose scales differ by a factor of ten thousand at most."""
+    numbers = torch.Generator().manual_seed(17)
+    for draw in range(NUM_DRAWS):
+        T, H, D = 2 + 2 * draw, 1 + draw % 3, (4, 8, 16)[draw % 3]
+
+        def whole(*shape: int) -> Tensor:
+            return torch.randint(-MOST, MOST + 1, shape, generator=numbers).float()
+
+        query, key_scales, value_scales = (
+            torch.randn(H, D, generator=numbers),
+            *(10 ** (-1 - torch.rand(2, H, T, generator=numbers) * 4)),
+        )
+        yield Draw(query, whole(H, T, D), key_scales / 4, whole(H, T, D), value_scales)
+
+
+def attention_in_float64(draw: Draw) -> Tensor:
+    """The definition: every key and value times its scale, and then softmax attention [H, D]."""
+    query, keys, key_scales, values, value_scales = (each.double() for each in draw)
+    keys, values = keys * key_scales[..., None], values * value_scales[..., None]
+    scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
+    return (scores.softmax(-1)[:, None] @ values)[:, 0]
+
+
+def lookalikes(draw: Draw) -> dict[str, Tensor]:
+    """By a sentence, what a likely mistake makes of a draw."""
+    query, keys, key_scales, values, value_scales = (each.double() for each in draw)
+    scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
+    weights = (scores * key_scales).softmax(-1)
+    scaled = weights * value_scales
+    return {
+        "The whole numbers were taken as they are: no scale is used yet.": mean(scores.softmax(-1), values),
+        "The scales of the keys are missing: a score is the product of query and number, times the token's "
+        "scale.": mean(scores.softmax(-1) * value_scales, values),
+        "The scales of the values are missing.": mean(weights, values),
+        "The weights no longer add up to 1 when they have their scales, and must not: do not divide by "
+        "their sum again.": mean(scaled / scaled.sum(-1, keepdim=True), values),
+    }
+
+
+def mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Values [H, T, D] by weights [H, T]: [H, D]."""
+    return (weights[:, None] @ values)[:, 0]
+
+
+def check_attend(attend: Attend, quantize: Quantize) -> Report:
+    """Whether a function is attention over numbers and scales; and whether an engine with both of the
+    reader's functions goes on as rung 16."""
+
+    def trial() -> None:
+        for draw in draws():
+            made, expected = attend(*draw), attention_in_float64(draw)
+            check_shape("the result", made, expected.shape)
+            close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
+            if not close.all():
+                place = (~close).nonzero()[0].tolist()
+                alike = [s for s, other in lookalikes(draw).items() if torch.allclose(made.double(), other)]
+                raise BrokenContract(
+                    f"a score is multiplied by its key's scale, a weight by its value's: {draw.words}, value "
+                    f"{place} is {made[tuple(place)]:.5f}, expected {expected[tuple(place)]:.5f}. "
+                    f"{alike[0] if alike else ''}"
+                )
+
+    proof = f"{NUM_DRAWS} random draws against float64; in an engine of rung 16, its text."
+    trials = [trial, partial(right_text, EightBitAttention(quantize, attend))]
+    return noted(proven("my_attend", trials, proof), "16", "my_attend", attend)
+
+
+class EightBitAttention:
+    """The reader's two functions as one `PagedAttentionAppend`, a request at a time: the new token's key and
+    value are quantized and stored, and attended to with those that are there."""
+
+    def __init__(self, quantize: Quantize, attend: Attend) -> None:
+        self.quantize = quantize
+        self.attend = attend
+
+    def __call__(
+        self,
+        query: Tensor,
+        key_new: Tensor,
+        value_new: Tensor,
+        k_cache_layer: Tensor,
+        v_cache_layer: Tensor,
+        block_table: Tensor,
+        context_lens: Tensor,
+        slot_mapping: Tensor,
+        max_context_len: int,
+    ) -> Tensor:
+        out, block_size = torch.zeros_like(query), k_cache_layer.shape[2]
+        for b, slot in enumerate(slot_mapping.tolist()):
+            length = int(context_lens[slot])
+            if length < 0:  # a row that pads the batch
+                continue
+            blocks = block_table[slot, : length // block_size + 1].long()
+            place = blocks[-1], slice(None), length % block_size
+            read = []
+            for cache_layer, new in ((k_cache_layer, key_new[b]), (v_cache_layer, value_new[b])):
+                numbers, scales = self.quantize(new.float())
+                cache_layer[place] = (numbers.nan_to_num(0) + ZERO).to(torch.uint8)
+                scales_of(cache_layer)[place] = scales.bfloat16()
+                kept = cache_layer[blocks].transpose(0, 1).flatten(1, 2)[:, : length + 1]
+                read.append(kept.float() - ZERO)
+                kept_scales = scales_of(cache_layer)[blocks].transpose(0, 1).flatten(1, 2)
+                read.append(kept_scales[:, : length + 1].float())
+            out[b] = self.attend(query[b].float(), *read).to(query.dtype)
+        return out
+
+
+def right_text(attention: EightBitAttention) -> None:
+    """Raise BrokenContract unless an engine of rung 16 with this attention goes on as with the package's."""
+    for text, made, expected in zip(TEXTS, texts_with(attention), package_texts(), strict=True):
+        if made != expected:
+            decode = trained_model().tokenizer.decode
+            raise BrokenContract(
+                f"the text is rung 16's: {text!r} goes on with {decode(made)!r}, expected "
+                f"{decode(expected)!r}."
+            )
+
+
+def texts_with(attention: EightBitAttention | None) -> list[tuple[int, ...]]:
+    engine = InferenceEngine(
+        trained_model(),
+        LADDER["16"].options,
+        device="cpu",
+        parts=NO_PARTS if attention is None else {"kv_write": attention},
+        cache=CacheConfig(block_size=4),
+    )
+    made = engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
+    engine.check_integrity()
+    return [each.token_ids for each in made]
+
+
+@cache
+def package_texts() -> list[tuple[int, ...]]:
+    return texts_with(None)
+
+
+# --- step 3: a bound ------------------------------------------------------------------------------------
+
+
+def bound(query: Tensor, key_scales: Tensor, value_scales: Tensor) -> Tensor:
+    """How far each head's attention can be from that of the keys and values before they were quantized."""
+    score = query.abs().sum(-1) * key_scales.amax(-1) / 2 * query.shape[-1] ** -0.5
+    return value_scales.amax(-1) * (0.5 + (torch.exp(2 * score) - 1) * 128)
+
+
+def with_two_that_count(draw: Draw) -> Draw:
+    """A draw in which two tokens have most of the weight, of keys whose steps are large: half a step of all
+    of a key's values moves its score by 0.3. The values are the largest there are, of one sign in every other
+    token."""
+    (H, D), T = draw.query.shape, draw.keys.shape[1]
+    counts = torch.arange(T) < 2
+    step = 0.6 * D**0.5 / draw.query.abs().sum(-1, keepdim=True)
+    keys = torch.where(counts[:, None], 3 * draw.query.sign()[:, None], draw.keys / 50).round()
+    sign = torch.where(torch.arange(T) % 2 == 0, 1.0, -1.0)
+    return Draw(
+        query=draw.query,
+        keys=keys,
+        key_scales=step * torch.where(counts, 1.0, 1e-3),
+        values=MOST * sign[None, :, None].expand(draw.values.shape),
+        value_scales=draw.value_scales.amax(-1, keepdim=True).expand(H, T),
+    )
+
+
+def before_quantizing(draw: Draw, numbers: torch.Generator | None) -> Draw:
+    """Keys and values that are rounded to those of a draw. Each is off by half a step at most: at random, or
+    (None) so that the scores of every other token rise, the others' fall, and all values rise."""
+    T = draw.keys.shape[1]
+    if numbers is not None:
+        off = [torch.rand(draw.keys.shape, generator=numbers) - 0.5 for _ in range(2)]
+    else:
+        rises = torch.where(torch.arange(T) % 2 == 0, 0.49, -0.49)
+        off = [draw.query.sign()[:, None] * rises[None, :, None], torch.full(draw.values.shape, 0.49)]
+    return draw._replace(keys=draw.keys + off[0], values=draw.values + off[1])
+
+
+def check_bound(given: Bound) -> Report:
+    """Whether a function bounds the error in every draw, also where all errors add up, and says something."""
+
+    def trial() -> None:
+        numbers = torch.Generator().manual_seed(18)
+        for draw in map(with_two_that_count, draws()):
+            said = given(draw.query, draw.key_scales, draw.value_scales)
+            check_shape("the bound", said, draw.query.shape[:1])
+            for direction, generator in (("at random", numbers), ("so that all errors add up", None)):
+                true = attention_in_float64(before_quantizing(draw, generator))
+                error = (attention_in_float64(draw) - true).abs().amax(-1)
+                if (error > said).any():
+                    h = (error > said).nonzero()[0].item()
+                    raise BrokenContract(
+                        f"no error is larger than the bound: {draw.words}, rounded {direction}, head {h} is "
+                        f"off by {error[h]:.5f}, and the bound says {said[h]:.5f}."
+                    )
+            least = bound(draw.query, draw.key_scales, draw.value_scales)
+            if (said > 4 * least).any():
+                h = (said > 4 * least).nonzero()[0].item()
+                raise BrokenContract(
+                    f"a bound says how large an error can be, and not much more: {draw.words}, head {h} is "
+                    f"bounded by {said[h]:.5f}, and {least[h]:.5f} can be shown."
+                )
+
+    proof = f"{2 * NUM_DRAWS} random draws against float64, in half of which all errors add up."
+    return noted(proven("my_bound", [trial], proof), "16", "my_bound", given)
+
+
+def texts_of(quantize: Quantize) -> dict[str, str]:
+    """How an engine of rung 16 that quantizes so, as it decodes, goes on with TEXTS."""
+
+    def attend(*draw: Tensor) -> Tensor:
+        return attention_in_float64(Draw(*draw)).float()
+
+    decode = trained_model().tokenizer.decode
+    made = texts_with(EightBitAttention(quantize, attend))
+    return dict(zip(TEXTS, map(decode, made), strict=True))

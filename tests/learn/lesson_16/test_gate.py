@@ -1,0 +1,75 @@
+"""Lesson 16's gates: the hints' functions with one likely mistake each are refused, with its sentence."""
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from skeletons import solved, steps_of
+
+from labkit.learn.lesson_16 import cost, gate, traps
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = ROOT / "notebooks" / "16_eight_bit_cache.ipynb"
+STEPS = steps_of(NOTEBOOK)
+QUANTIZE, ATTEND, BOUND = range(3)
+MISTAKES = [
+    (QUANTIZE, ".clamp(min=2.0**-126)", "", "keep scales above 0"),
+    (QUANTIZE, ".amax(dim=-1)", ".amax().expand(heads.shape[:-1])", "of its own head at most"),
+    (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "numbers has shape"),
+    (QUANTIZE, " / 127)", " / 255)", "of its own head at most"),
+    (QUANTIZE, ".round()", "", "numbers are whole"),
+    (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does: one with nan"),
+    (ATTEND, "(scores * key_scales)", "scores", "The scales of the keys are missing"),
+    (ATTEND, " * value_scales", "", "The scales of the values are missing"),
+    (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
+    (BOUND, "abs().sum(dim=-1)", "abs().amax(dim=-1)", "rounded so that all errors add up"),
+    (BOUND, "key_scales.amax(dim=-1)", "key_scales.mean(dim=-1)", "rounded so that all errors add up"),
+    (BOUND, " * query.shape[-1] ** -0.5", "", "and not much more"),
+    (BOUND, " * 128 * largest", " * largest", "no error is larger than the bound"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shell() -> InteractiveShell:
+    """Where the notebook's steps have run, filled with their hints."""
+    shell, steps = solved(NOTEBOOK)
+    for _ in steps:
+        pass
+    return shell
+
+
+@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
+def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
+    assert before in STEPS[step].solved
+    capsys.readouterr()
+    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
+    told = " ".join(capsys.readouterr().out.split())
+    shell.run_cell(STEPS[step].solved.rsplit("print(", 1)[0]).raise_error()  # the right function again
+    assert "breaks a contract" in told and words in told
+
+
+def test_a_quantizer_that_forgets_scales_between_tokens_changes_the_engines_text():
+    with pytest.raises(gate.BrokenContract, match="the text is rung 16's"):
+        gate.right_text(
+            gate.EightBitAttention(
+                traps.first_scale, lambda *d: gate.attention_in_float64(gate.Draw(*d)).float()
+            )
+        )
+
+
+def test_the_draws_bound_is_a_bound_and_the_packages_quantizer_passes():
+    assert gate.check_bound(gate.bound).ok and gate.check_quantize(traps.by_head).ok
+    for wrong in (traps.one_scale, traps.first_scale, traps.four_bits):
+        assert not gate.check_quantize(wrong).ok
+
+
+def test_bytes_and_blocks_are_those_of_the_text(tiny):
+    assert (
+        round(cost.step_bytes(torch.float16) / 1e6) == 854
+        and round(cost.step_bytes(torch.uint8) / 1e6) == 560
+    )
+    assert list(cost.blocks_table()["factor"]) == ["×1.94", "×1.94", "×1.97"]
+    assert cost.perplexity_with(tiny, traps.by_head) == pytest.approx(
+        cost.perplexity_with(tiny, traps.as_it_is), rel=0.005
+    )
