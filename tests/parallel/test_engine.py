@@ -1,7 +1,6 @@
 """Several ranks, on the CPU by gloo: the tokens of one process, and an end for all when one fails."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +71,15 @@ def test_what_one_rank_raises_ends_the_engine_on_all(seen: list[dict[str, Any]])
         assert each["seconds"] < 20
 
 
-def test_no_rank_waits_longer_than_the_timeout(tmp_path: Path):
-    both = seen_by_ranks("late", tmp_path)
-    for each in both:
-        assert each["error"] == "rank 1 did not come within 2 seconds"
-        assert each["seconds"] < 20
-
-
-def test_a_rank_that_is_killed_ends_all(tmp_path: Path):
-    started = time.monotonic()
-    done = run_ranks("killed", tmp_path)
-    assert done.returncode != 0
+def test_no_rank_waits_longer_than_the_timeout_and_none_outlives_one_that_is_killed(tmp_path: Path):
+    """Rank 1 sleeps, and is killed then."""
+    done = run_ranks("late", tmp_path)
+    (by_rank_0,) = tmp_path.iterdir()
+    seen = json.loads(by_rank_0.read_text())
+    assert seen["error"] == "rank 1 did not come within 3 seconds"
+    assert seen["then"] == BROKEN
+    assert seen["seconds"] < 20
     assert "exitcode: -9) local_rank: 1" in done.stderr
-    assert time.monotonic() - started < 60
-    for written in tmp_path.iterdir():  # by rank 0, if torchrun leaves it the time
-        assert json.loads(written.read_text())["error"].startswith("rank 1 has gone: ")
 
 
 # --- what is refused -------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ RUNGS = {
 ON_GPUS = ("09", "14")  # rungs of random:small-llama
 STEPS_BEFORE = 3  # a fault
 BUDGET = 1.35e9  # bytes of a GPU
+SOON = 3.0  # seconds after which a rank is late
 
 
 OTHERS = {
@@ -137,8 +138,7 @@ def run_gpus(ranks: TorchRanks) -> dict[str, Any]:
     ranks.has_peer_memory = False
     engine = ParallelEngine(model, ranks, **SETTINGS)
     seen["NCCL"] = engine.lead_or_follow(lambda: flood(engine)) or books(engine)
-    ranks.timeout = 2
-    seen["late"] = run_fault(ranks, lambda: time.sleep(4))
+    seen["late"] = run_fault(ranks, lambda: time.sleep(2 * SOON), timeout=SOON)
     return seen
 
 
@@ -191,13 +191,13 @@ class Injected(Exception):
     pass
 
 
-def run_fault(ranks: TorchRanks, fault: Any) -> dict[str, Any]:
+def run_fault(ranks: TorchRanks, fault: Any, timeout: float = 60.0) -> dict[str, Any]:
     """Rank 1's step does `fault` in the middle of all requests; what each rank raises, and how soon."""
     engine = ParallelEngine(load_model("random:small-llama"), ranks, **SETTINGS)
     if ranks.rank == 1:
         step, calls = engine.decode_step.device_step, iter(range(100))
         engine.decode_step.device_step = lambda *args: fault() if next(calls) == STEPS_BEFORE else step(*args)
-    started = time.monotonic()
+    ranks.timeout, started = timeout, time.monotonic()
     try:
         engine.lead_or_follow(lambda: engine.generate(PROMPTS, PARAMS))
         raise AssertionError("the fault was not seen")
@@ -214,18 +214,18 @@ def raise_injected() -> None:
     raise Injected("planted here")
 
 
-FAULTS = {
-    "late": lambda: time.sleep(4),
-    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
-}
+def sleep_and_die() -> None:
+    time.sleep(2 * SOON)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_late(ranks: TorchRanks) -> dict[str, Any]:
+    return run_fault(ranks, sleep_and_die, timeout=SOON)
 
 
 def main(case: str, folder: Path, device: str) -> None:
-    ranks = TorchRanks(device, timeout=2 if case == "late" else 60)
-    if case in FAULTS:
-        seen = run_fault(ranks, FAULTS[case])
-    else:
-        seen = (run_tokens if case == "tokens" else run_gpus)(ranks)
+    ranks = TorchRanks(device)
+    seen = {"tokens": run_tokens, "late": run_late, "gpus": run_gpus}[case](ranks)
     (folder / f"rank{ranks.rank}.json").write_text(json.dumps(seen), encoding="utf-8")
     end_process(0)  # behind a fault, no rank can `leave`
 
