@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from labkit.checks import names_its_arguments, require_kind
 from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype
 from labkit.engine.packed_prefill import PackedPrefill
@@ -14,6 +15,7 @@ from labkit.engine.parts import Part, Parts
 from labkit.engine.request import Request
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import OptionError
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.parallel.ranks import TorchRanks
@@ -22,6 +24,7 @@ from labkit.parallel.shards import cut_model
 Made = TypeVar("Made")
 
 
+@names_its_arguments(OptionError, {})
 class ParallelEngine(InferenceEngine):
     """An `InferenceEngine` whose model is cut among ranks: made on all of them, driven on rank 0.
 
@@ -50,8 +53,10 @@ class ParallelEngine(InferenceEngine):
     ) -> None:
         """model: whole, the same on every rank; it may stay on the CPU. All else as `InferenceEngine` has it.
 
-        Raises RankError if any rank cannot make its part.
+        Raises OptionError for another model or ranks, and RankError if any rank cannot make its part.
         """
+        require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
+        require_kind("ranks", ranks, TorchRanks, "TorchRanks(), made once in each process")
         self.ranks = ranks
         self._news: list[list[Any]] = []  # to be told before the next step
         with ranks.together():

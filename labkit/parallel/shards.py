@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from labkit.errors import OptionError
 from labkit.model import LanguageModel, Network
@@ -52,6 +51,8 @@ def cut_network(network: Network, ranks: TorchRanks, dtype: torch.dtype) -> Netw
     and the biases of sums, which one rank adds, are whole. Raises OptionError for more ranks than heads or
     inner values, and for heads that cannot be shared evenly.
     """
+    from torch.distributed.tensor import Shard, distribute_tensor  # which takes a second to import
+
     config, is_gated = network.config, network.decoder_weights().is_gated
     groups = head_groups(config.num_heads, config.num_kv_heads, ranks.size)
     heads = config.num_heads, config.num_kv_heads

@@ -20,7 +20,7 @@ from parallel_cases import (
 from labkit import LADDER, InferenceEngine, load_model
 from labkit.engine.guard import BROKEN
 from labkit.errors import OptionError
-from labkit.parallel import TorchRanks
+from labkit.parallel import ParallelEngine, TorchRanks
 from labkit.parallel.shards import head_groups
 
 pytestmark = pytest.mark.slow
@@ -89,6 +89,13 @@ def test_ranks_need_torchrun(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(OptionError, match="start it by torchrun --nproc-per-node N"):
         TorchRanks("cpu")
+
+
+def test_arguments_of_another_kind_are_refused():
+    with pytest.raises(OptionError, match=r"ranks must be TorchRanks\(\), made once in each process, not"):
+        ParallelEngine(load_model("random:small"), None)
+    with pytest.raises(OptionError, match="device"):
+        ParallelEngine(load_model("random:small"), None, device="cpu")
 
 
 @pytest.mark.parametrize(("heads", "size", "groups"), [((32, 8), 2, 8), ((9, 3), 2, 3), ((4, 2), 4, 4)])
