@@ -14,12 +14,14 @@ from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.eight_bit import bytes_of_head
 from labkit.kvcache import OneTableBlockManager
 from labkit.learn.lesson_16.gate import Quantize
+from labkit.learn.variants import Variants
 from labkit.model import LanguageModel
 from labkit.paths import ROOT
 
 BLOCK_SIZE = 64
 WINDOW = 128  # tokens that are foretold together
 KEPT = {"16 bits": torch.float16, "8 bits": torch.uint8}
+NOTES = Variants("eight_bit_variants_h100")
 HELD_OUT = ROOT / "data/tiny-gpt2/held_out.txt"
 
 
