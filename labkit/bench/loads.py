@@ -18,6 +18,7 @@ from labkit.model import ModelConfig
 
 ALIKE = "alike"
 RAGGED_PROMPT, LONGEST_PROMPT, HEAVY_PROMPT, SYSTEM_PROMPT, QUESTION = 100, 800, 512, 512, 32  # tokens
+SHORT_QUESTION, LONGEST_QUESTION = 16, 64  # tokens, of those that an assistant gets
 SPREAD = 1.0  # of the logarithm of ragged lengths: a third of them is beyond 0.4 to 2.7 times the median
 TEMPERATURE, TOP_P = 0.8, 0.95
 
@@ -107,6 +108,23 @@ def shared_prefix(asked: Asked) -> tuple[Request, ...]:
     return tuple(replace(request, prompt=system + asked.prompt(numbers, question)) for request in asked.alike)
 
 
+def assistant(asked: Asked) -> tuple[Request, ...]:
+    """What the users of one assistant ask: behind one system prompt of 512 tokens, questions of lognormal
+    length, 16 tokens in the median and 64 at most; answers of half the most new tokens in the median."""
+    numbers = asked.numbers()
+    system = asked.prompt(numbers, asked.length(SYSTEM_PROMPT))
+    median, longest = asked.length(SHORT_QUESTION), asked.length(LONGEST_QUESTION)
+    return tuple(
+        replace(
+            request,
+            prompt=system + asked.prompt(numbers, lognormal(numbers, median, longest)),
+            params=answer_of(request, lognormal(numbers, (most + 1) // 2, most)),
+        )
+        for request in asked.alike
+        for most in [request.params.max_new_tokens]
+    )
+
+
 LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
     ALIKE: alike,
     "sampled": sampled,
@@ -115,6 +133,7 @@ LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
     "prompt-heavy": prompt_heavy,
     "arrivals": arrivals,
     "shared-prefix": shared_prefix,
+    "assistant": assistant,
 }
 
 

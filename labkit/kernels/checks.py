@@ -23,8 +23,10 @@ def check_tensor(
     shape: a number fixes a dimension, a name ("B") leaves it free.
     dtype, device: None leaves them free. last_stride_is_1: whether the last dimension must be contiguous.
     """
-    fits = tensor.dim() == len(shape) and all(
-        isinstance(want, str) or have == want for have, want in zip(tensor.shape, shape, strict=True)
+    have = tensor.shape
+    fits = have == shape or (  # most often it is, and a step asks a hundred times
+        len(have) == len(shape)
+        and all(want == size or isinstance(want, str) for size, want in zip(have, shape, strict=True))
     )
     if not fits:
         raise ValueError(f"{name} has shape {list(tensor.shape)}, expected [{', '.join(map(str, shape))}]")

@@ -91,6 +91,16 @@ def read_heads(cache: Tensor, place: object, dtype: torch.dtype) -> Tensor:
     return dequantize(cache[place], scales_of(cache)[place], dtype)
 
 
+def read_slots(cache: Tensor, block: Tensor, head: Tensor, pos: Tensor, dtype: torch.dtype) -> Tensor:
+    """cache[block, head, pos] of a layer's cache [N, G, block_size, D], as `read_heads` gives it; on a CPU
+    several times as fast, where the cache has one dtype."""
+    if is_eight_bit(cache):
+        return read_heads(cache, (block, head, pos), dtype)
+    _, G, block_size, D = cache.shape
+    slots = (block * G + head) * block_size + pos
+    return cache.reshape(-1, D).index_select(0, slots.flatten()).view(*slots.shape, D)
+
+
 # --- in kernels -----------------------------------------------------------------------------------------
 #
 # Of a cache in 16 or 32 bits, each of these gives what it is given, and the scales are zeros that nobody

@@ -46,6 +46,8 @@ def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor
     """Mean and reciprocal standard deviation, each [M] float32, of rows of K columns; eps is added to the
     variance."""
     means, squares = statistics.parts.unbind(2)  # [M, P]
+    if means.shape[1] == 1:  # nothing to combine
+        return means[:, 0], (squares[:, 0] / K + eps).rsqrt()
     first = torch.arange(means.shape[1], device=means.device) * statistics.width
     counts = (K - first).clamp(max=statistics.width)
     mean = (means * counts).sum(1) / K
@@ -126,14 +128,12 @@ def norm_linear_plain(
     Plain PyTorch: the oracle of `norm_linear_triton`. Raises ValueError for arguments that do not fit.
     """
     check_norm_linear(x, statistics, layer, gelu)
-    out = F.linear(x.float(), layer.weight.float())
     if layer.column_sums is None:
-        out *= reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
+        normal = x.float() * reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
     else:
         mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
-        out = rstd[:, None] * (out - mean[:, None] * layer.column_sums)
-    if layer.bias is not None:
-        out = out + layer.bias
+        normal = (x.float() - mean[:, None]) * rstd[:, None]
+    out = F.linear(normal, layer.weight.float(), layer.bias)
     if layer.is_gated:
         gate, up = out.unflatten(1, (-1, 2)).unbind(2)
         out = F.silu(gate) * up

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.eight_bit import as_stored, check_caches, read_heads
+from labkit.kernels.eight_bit import as_stored, check_caches, read_slots
 from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -42,7 +42,8 @@ def paged_attention_plain(
     context_lens: Tensor,
     max_context_len: int,
 ) -> Tensor:
-    """Gather every block into one dense piece and attend to it: simple, and the oracle of the kernel.
+    """Gather every request's keys and values into one dense piece and attend to it: simple, and the oracle
+    of the kernel.
 
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit.
     """
@@ -51,24 +52,28 @@ def paged_attention_plain(
         *(block_table, context_lens, max_context_len),
         takes_eight_bit=True,
     )
-    block_size, D = k_cache_layer.shape[2:]
-    table = block_table[:, : -(-max_context_len // block_size)].long()  # [B, m]
+    _, G, block_size, D = k_cache_layer.shape
+    # Slots that were never written may hold anything, even NaN, so past its end a request reads its first.
+    position = torch.arange(max_context_len, device=query.device)
+    hidden = position >= context_lens[:, None]  # [B, T]
+    position = torch.where(hidden, 0, position)
+    block = block_table.gather(1, position // block_size)
+    head = torch.arange(G, device=query.device)[:, None]
+    place = block[:, None].long(), head, (position % block_size)[:, None]
 
-    def gather(cache: Tensor, new: Tensor) -> Tensor:
-        blocks = read_heads(cache, table, new.dtype)  # [B, m, G, block_size, D]
-        new = as_stored(new, cache)  # the token sees itself as all later ones will
-        return torch.cat([blocks.transpose(1, 2).flatten(2, 3), new[:, :, None]], dim=2)  # [B, G, T + 1, D]
+    def gather(cache: Tensor) -> Tensor:  # [B, G, T, D]
+        return read_slots(cache, *place, query.dtype).float()
 
-    keys, values = gather(k_cache_layer, key_new), gather(v_cache_layer, value_new)
-    T = keys.shape[2] - 1
-    visible = torch.arange(T + 1, device=query.device) < context_lens[:, None]  # [B, T + 1]
-    visible[:, T] = True  # the current token sees itself
-    groups = query.unflatten(1, (keys.shape[1], -1)).float()  # [B, G, H / G, D]
-    scores = (groups @ keys.float().transpose(2, 3)) * D**-0.5  # [B, G, H / G, T + 1]
-    weights = scores.masked_fill(~visible[:, None, None], -torch.inf).softmax(dim=-1)
-    # Slots that were never written may hold anything, even NaN, and 0 * NaN is NaN.
-    values = values.float().masked_fill(~visible[:, None, :, None], 0)
-    return (weights @ values).flatten(1, 2).to(query.dtype)
+    groups = query.unflatten(1, (G, -1)).float()  # [B, G, H / G, D]
+    past = groups @ gather(k_cache_layer).transpose(2, 3)  # [B, G, H / G, T]
+    past = past.masked_fill(hidden[:, None, None], -torch.inf)
+    key_new, value_new = as_stored(key_new, k_cache_layer), as_stored(value_new, v_cache_layer)
+    own = (groups * key_new[:, :, None]).sum(3, keepdim=True)  # the token sees itself as all later ones will
+    weights = (torch.cat([past, own], dim=3) * D**-0.5).softmax(dim=-1)
+    seen = (weights[..., :-1] @ gather(v_cache_layer)).masked_fill(
+        (context_lens == 0)[:, None, None, None], 0
+    )
+    return (seen + weights[..., -1:] * value_new[:, :, None]).flatten(1, 2).to(query.dtype)
 
 
 def paged_attention_triton(

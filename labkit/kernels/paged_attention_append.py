@@ -67,7 +67,7 @@ def paged_attention_append_plain(
         transform,
         takes_eight_bit=True,
     )
-    table, lens = block_table[slot_mapping], context_lens[slot_mapping]
+    table, lens = block_table.index_select(0, slot_mapping), context_lens[slot_mapping]
     past = lens.clamp(min=0)
     if transform is not None:
         query = transform_heads_plain(query, past, transform.query_norm, transform)

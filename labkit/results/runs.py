@@ -168,6 +168,18 @@ class RunsRecord(WorkloadRecord):
         """The part of a rung's runs that prompts take, 0 to 1: the median."""
         return median(run.prefill_share for run in self.runs_of(rung))
 
+    @property
+    def throughputs(self) -> dict[str, list[float]]:
+        """Tokens per second of each whole run, prompts included, by rung."""
+        return {
+            rung: [run.throughput for run in self.runs_of(rung)]
+            for rung in dict.fromkeys(sample.rung for sample in self.samples)
+        }
+
+    def throughput(self, rung: str) -> float:
+        """A rung's tokens per second of whole runs, prompts included: the median run."""
+        return median(run.throughput for run in self.runs_of(rung))
+
     def comparison(self, before: str, after: str, path: str | None = None) -> Comparison:
         """Compare two rungs' decode times. path: what `after` is about; a warning says if it never ran."""
         return compared_runs(self.runs_of(before), self.runs_of(after), (before, after), path)

@@ -19,15 +19,20 @@ LIMIT_NAME = "the hardware's limit"
 
 
 @styled
-def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None, title: str = "") -> Figure:
-    """Draw the decode tokens per second of the rungs, in order: each run a dot, a box from the median of the
+def draw_ladder(
+    rates: Mapping[str, Sequence[float]],
+    limit: float | None = None,
+    title: str = "",
+    of: str = "decode tokens per second",
+) -> Figure:
+    """Draw the tokens per second of the rungs, in order: each run a dot, a box from the median of the
     rung below to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.
 
     The box is blue or red where a comparison with the rung below says faster or slower, and grey otherwise.
     rates: tokens per second of the runs of each rung, by its number ("03"), made in turn; where the runs of
     two rungs make no rounds, the factor is the ratio of their medians, and grey. limit: the most tokens per
     second that the hardware allows. title: by default, the factor gained over all rungs and how near the last
-    comes to the limit.
+    comes to the limit. of: what the rates are.
     """
     medians = {number: float(np.median(runs)) for number, runs in rates.items()}
     everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
@@ -50,7 +55,7 @@ def draw_ladder(rates: Mapping[str, Sequence[float]], limit: float | None = None
         axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
-        f"decode tokens per second, each dot a run{' (logarithmic axis)' if start else ''}\n"
+        f"{of}, each dot a run{' (logarithmic axis)' if start else ''}\n"
         "blue: faster than the rung below; red: slower; grey: cannot tell"
     )
     axes.set_title(title or ladder_title(medians, limit))

@@ -5,12 +5,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from itertools import pairwise
 
 import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from labkit.ladder import LADDER, LESSONS, Lesson
+from labkit.ladder import FINISHED, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.http import HttpRecord
@@ -31,6 +32,7 @@ PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
 PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
 MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
+LAPTOP_RECORD = "ladder_assistant_cpu"  # whole runs without a GPU
 LOADS_RECORD = "loads_from_10_h200"
 HOST_BATCH = 128  # the batch size of the host time shown
 
@@ -121,6 +123,29 @@ def rungs_table() -> str:
         timed = f"{host.time(number, HOST_BATCH).step_us / 1e3:.2f} ms" if number in host.times else ""
         lines.append(f"| {number} {rung.title} | {rate:,.0f} | {against} | {timed} |")
     return "\n".join(lines)
+
+
+def laptop_line() -> str:
+    """A sentence: what whole runs gain without a GPU."""
+    record = load(LAPTOP_RECORD)
+    first, last = next(iter(LADDER)), FINISHED.number
+    step = record.whole_run_comparison(first, last)
+    return (
+        f"Rung {last} serves {record.num_requests} short questions behind one system prompt "
+        f"×{step.speedup:.1f} as fast as rung {first} does, on an {record.host.device} with "
+        f"{record.host.threads} of PyTorch's threads."
+    )
+
+
+def laptop_table() -> str:
+    """A Markdown table of whole runs without a GPU: a row per rung, each compared with the row above."""
+    record, rows = load(LAPTOP_RECORD), []
+    for below, rung in pairwise([None, *record.throughputs]):
+        step = None if below is None else record.whole_run_comparison(below, rung)
+        against = f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
+        rows.append(f"| {rung} {LADDER[rung].title} | {record.throughput(rung):,.0f} | {against} |")
+    head = "| rung | tokens/s | against the rung above it here | 99 % interval | verdict |"
+    return "\n".join([head, "| --- | ---: | ---: | --- | --- |", *rows])
 
 
 def finished_table() -> str:
@@ -292,6 +317,8 @@ MADE: dict[str, Callable[[], str]] = {
     "ladder": ladder_table,
     "finished": finished_table,
     "rungs": rungs_table,
+    "laptop": laptop_line,
+    "laptop ladder": laptop_table,
     "h200": h200_line,
     "peers": peers_table,
     "models": models_line,

@@ -61,6 +61,15 @@ def test_every_prompt_of_the_heavy_load_is_another_of_512_tokens():
     assert {len(prompt) for prompt in prompts} == {512} and len(set(prompts)) == 64
 
 
+def test_an_assistants_users_ask_short_questions_of_unequal_length_behind_one_system_prompt():
+    requests = load("assistant", count=4000, params=SamplingParams(32, stop_on_eos=False))
+    assert len({request.prompt[:512] for request in requests}) == 1
+    questions = [len(request.prompt) - 512 for request in requests]
+    answers = [request.params.max_new_tokens for request in requests]
+    assert (min(questions), max(questions), max(answers)) == (1, 64, 32)
+    assert statistics.median(questions) == statistics.median(answers) == 16
+
+
 def test_arrivals_are_the_ragged_requests_at_the_rate_asked_for():
     requests = make_load("arrivals", asked(count=4000, rate=50.0))
     assert [replace(request, arrives_at=0.0) for request in requests] == list(load("ragged", count=4000))
@@ -79,7 +88,7 @@ def test_a_small_model_is_asked_for_less_and_serves_all_of_it(name):
     model = small_model()
     requests = load(name, count=6, model=model.config, params=SamplingParams(12, stop_on_eos=False))
     requests = tuple(replace(request, arrives_at=0.0) for request in requests)
-    cache = CacheConfig(4, prefix_cache=name == "shared-prefix")
+    cache = CacheConfig(4, prefix_cache=name in ("shared-prefix", "assistant"))
     served = Workload(model, requests, "cpu", SchedulerConfig(max_batch_size=3), cache)
     run = served.run(served.make_engine(LADDER["10"].options))
     made = sorted(zip(run.prompt_lens, run.new_tokens, strict=True))

@@ -41,6 +41,12 @@ def flag(default: Any, what: str, kind: Kind = TEXT, *, choices: Any = None, als
     return field(default=default, metadata={"what": what, "kind": kind, "choices": choices, "also": also})
 
 
+def replaced_default(flags: type["Flags"], name: str, default: Any) -> Any:
+    """The field of a flag that other flags have, too, with a default of its own."""
+    (found,) = (each for each in flags.flags() if each.name == name)
+    return field(default=default, metadata=found.metadata)
+
+
 @dataclass
 class Flags:
     """What the flags of every command share. interrupted: whether Ctrl-C ended the measurement early."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from statistics import median
 
 import pandas as pd
 from tqdm import tqdm
@@ -19,10 +20,12 @@ from labkit.bench.commands.arguments import (
     rungs_flag,
     workload_of,
 )
+from labkit.bench.commands.flags import ByDevice, replaced_default
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import measure_bandwidth
+from labkit.bench.loads import ALIKE
 from labkit.bench.record import make_record
 from labkit.bench.workload import Workload
 from labkit.engine.device import pick_device
@@ -31,15 +34,19 @@ from labkit.results import Run, RunsRecord
 from labkit.results.runs import total_paths
 
 ON_A_CPU = (
-    "On a CPU most of a step is the model's arithmetic, which few rungs change, so expect *cannot tell*: "
-    "what the rungs take off the host's time shows in `python -m labkit.bench host-time`."
+    "On a CPU the model's arithmetic is most of a run, and few rungs change that, so expect *cannot tell* of "
+    "many: what they take off the host's time shows in `python -m labkit.bench host-time`."
 )
 
 
 @dataclass
 class Settings(RecordFlags, WorkloadFlags):
-    """The command's flags."""
+    """The command's flags. On a CPU the load is one on which whole runs gain there."""
 
+    load: str = replaced_default(WorkloadFlags, "load", ByDevice(ALIKE, "assistant"))
+    num_requests: int = replaced_default(WorkloadFlags, "num_requests", ByDevice(16, 32))
+    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", ByDevice(64, 32))
+    max_batch_size: int = replaced_default(WorkloadFlags, "max_batch_size", ByDevice(8, 16))
     rungs: tuple[str, ...] = rungs_flag()
     rounds: int = rounds_flag(3)
 
@@ -85,19 +92,22 @@ def run_rungs(
 
 
 def ladder_table(record: RunsRecord) -> pd.DataFrame:
-    """A row per rung: its decode rate, share of the limit, and the comparison with the rung before it."""
-    rungs = list(record.rates)
+    """A row per rung: its rate, and the comparison with the rung before it. Where requests are alike, that is
+    of decoding, with the share of its limit; on any other load, where prompts matter, of whole runs."""
+    is_alike = record.settings["load"] == ALIKE
+    compare = record.comparison if is_alike else record.whole_run_comparison
+    rates = record.rates if is_alike else record.throughputs
     rows = {
         rung: {
             "title": LADDER[rung].title,
-            "decode tokens/s": f"{record.rate(rung):,.0f}",
-            "% of limit": f"{100 * record.share_of_limit(rung):.1f}",
+            "decode tokens/s" if is_alike else "tokens/s": f"{median(made):,.0f}",
+            **({"% of limit": f"{100 * record.share_of_limit(rung):.1f}"} if is_alike else {}),
             "against the rung before": "",
             "append paths": total_paths(record.runs_of(rung)),
         }
-        for rung in rungs
+        for rung, made in rates.items()
     }
-    for below, rung in pairwise(rungs):
-        step = record.comparison(below, rung)
+    for below, rung in pairwise(rates):
+        step = compare(below, rung)
         rows[rung]["against the rung before"] = f"x{step.speedup:.3f} {step.interval} {step.verdict}"
     return pd.DataFrame.from_dict(rows, orient="index")

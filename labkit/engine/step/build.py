@@ -1,5 +1,7 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback, prefill."""
 
+import sys
+
 import torch
 
 from labkit.engine.config import CacheConfig
@@ -202,7 +204,12 @@ def build_device_step(
         build_lane(parts, network, kv_manager, len(slots.slot_mapping), on_triton)
         for _ in range(NUM_LANES if is_hidden else 1)
     ]
-    return device_step(slots, network, lanes) if is_hidden else device_step(slots, network, *lanes[0])
+    if not is_hidden:
+        return device_step(slots, network, *lanes[0])
+    made = device_step(slots, network, lanes)
+    if kv_manager.k_cache.device.type == "cpu" and parts.own("latency") is None:
+        made.least_rows = sys.maxsize  # no half runs beside another, so both would only cost
+    return made
 
 
 def check_own_kernels(parts: Parts, network: Network) -> None:

@@ -28,7 +28,7 @@ RUNS = {  # the command line, what it prints, the fields of each sample, and the
         [(b, path, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
     ),
     "ladder": (
-        *(f"{TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
+        *(f"{TINY} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
         *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
     ),
     "profile": (
@@ -53,3 +53,19 @@ def test_a_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_p
     record_of(recorded, "out")
     assert recorded["kind"] == command.replace("-", "_")
     assert [tuple(sample[field] for field in fields) for sample in recorded["samples"]] == expected
+
+
+def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(
+    monkeypatch, capsys, tmp_path
+):
+    out = tmp_path / "out.json"
+    bench(monkeypatch, f"ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1 --json {out}")
+    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "against the rung before" in line)
+    assert head.split()[:2] == ["title", "tokens/s"]  # and not decode tokens/s
+    record = record_of(json.loads(out.read_text()), "out")
+    asked = ("load", "num_requests", "max_new_tokens", "max_batch_size")
+    assert [record.settings[name] for name in asked] == ["assistant", 3, 32, 16]
+    (before, _), (after, _) = record.runs_of("13"), record.runs_of("14")
+    assert before.new_tokens == after.new_tokens and min(before.prompt_lens) > 512
+    assert record.throughputs["14"] == [run.tokens / run.seconds for run in record.runs_of("14")]
+    assert record.throughput("14") == sum(record.throughputs["14"]) / 2

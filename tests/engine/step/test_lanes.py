@@ -77,10 +77,19 @@ def note_rows(step: LanedDeviceStep) -> list[tuple[str, int]]:
 )
 def test_a_batch_of_32_rows_and_more_goes_through_the_layers_in_halves(batch_size, rows):
     step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
+    step.least_rows = LanedDeviceStep.least_rows  # as on a GPU
     noted = note_rows(step)
     with torch.inference_mode():
         assert step(batch_size, 0, True).shape == (batch_size,)
     assert noted == rows
+
+
+def test_on_a_cpu_where_no_half_runs_beside_another_every_batch_goes_as_a_whole():
+    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
+    noted = note_rows(step)
+    with torch.inference_mode():
+        step(70, 0, True)
+    assert noted == [("whole", 70)]
 
 
 @pytest.mark.parametrize(
