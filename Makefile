@@ -12,7 +12,7 @@ CHAT := $(VENV)/.chat# a small chat model; its package's own requirements would 
 BOOK := $(VENV)/book# the book's own: it needs no PyTorch, and its builder has other bounds
 HOME_PAGE := notebooks/index.ipynb# first: it shows what was done in the others, which is nothing yet
 NOTEBOOKS := $(HOME_PAGE) $(filter-out $(HOME_PAGE),$(wildcard notebooks/*.ipynb notebooks/deeper/*.ipynb))
-LINTED := labkit tests data
+LINTED := labkit tests data book
 # Of what tests share, every name is looked up; signatures may say less than the package's do.
 LENIENT := --allow-untyped-defs $(addprefix --disable-error-code=,arg-type call-arg index method-assign misc return-value union-attr var-annotated)
 CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as long on a busy machine
@@ -62,9 +62,10 @@ test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromiu
 notebooks: $(READY)  ## execute every notebook on the CPU and store its outputs
 	LABKIT_MINE=$$(mktemp -d) $(RUN) nbconvert $(EXECUTE) $(NOTEBOOKS)
 
-book: $(BOOK)/.ready  ## build a site of all pages from their stored outputs, in book/_build/html
-	$(BOOK)/bin/python -c 'from jupyter_book.cli.main import main; main()' build . \
-	  --config book/_config.yml --toc book/_toc.yml --path-output book --warningiserror --keep-going
+book: $(READY) $(BOOK)/.ready  ## build a site of all pages in book/_build/html; first runs the lessons, with their gaps filled
+	PYTHONPATH=tests/support $(VENV)/bin/python book/fill.py
+	$(BOOK)/bin/python -c 'from jupyter_book.cli.main import main; main()' build book/pages \
+	  --path-output book --warningiserror --keep-going
 
 lint: $(READY)  ## check style, formatting and types
 	$(RUN) ruff check $(LINTED)
@@ -76,14 +77,14 @@ doctor: $(READY)  ## say what this machine can run, and what to do about what it
 	$(RUN) labkit.doctor
 
 clean:  ## remove everything that these goals made
-	rm -rf $(VENV) book/_build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) book/_build book/pages *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.
-test test-fast test-browser notebooks: export CUDA_VISIBLE_DEVICES :=
+test test-fast test-browser notebooks book: export CUDA_VISIBLE_DEVICES :=
 
 # More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
-test test-fast test-browser notebooks: export OMP_NUM_THREADS ?= 1
+test test-fast test-browser notebooks book: export OMP_NUM_THREADS ?= 1
 
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml
