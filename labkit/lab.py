@@ -120,17 +120,25 @@ class Lab:
         many are.
         Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
         """
+        report, number = self._proven(parts), self.lesson.number
+        own = {option: unwrap(part) for option, part in parts.items()}
+        told = [noted(report, number, option, part) for option, part in own.items()]
+        return told[-1].with_gaps_of(*own.values())
+
+    def refuse(self, **parts: Part) -> Report:
+        """What the gate says of a part that is broken on purpose, and that it refuses. Raises OptionError as
+        `check` does."""
+        report = self._proven(parts)
+        return report.on_purpose(*map(unwrap, parts.values()))
+
+    def _proven(self, parts: Mapping[str, Part]) -> Report:
         number, gate = self.lesson.number, GATES.get(self.lesson.number)
         if gate is None:
             raise OptionError(f"lesson {number} has no gate; those that have: {', '.join(GATES)}")
         if not parts or not parts.keys() <= set(gate.parts):
             named = " or ".join(gate.parts)
             raise OptionError(f"lesson {number} proves {named}: here.check({gate.parts[0]}=...)")
-        report = gate.check(partial(self._engine, parts), *parts)
-        own = {option: unwrap(part) for option, part in parts.items()}
-        for option, part in own.items():
-            noted(report, number, option, part)
-        return report.with_gaps_of(*own.values())
+        return gate.check(partial(self._engine, parts), *parts)
 
     def card(self, batch_size: int = 8, lengths: Sequence[int] = (20,), **parts: Part) -> pd.DataFrame:
         """What a steady step does, counted: the rung below, your engine, and the package's.

@@ -141,7 +141,7 @@ def test_parts_are_kept_by_lesson_and_option_and_what_the_gate_says_is_told(
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     assert here.kept() == []
     (part,) = here.keep(block_tables=Mine)
-    assert capsys.readouterr().out.startswith("block_tables: right.")
+    assert capsys.readouterr().out.split()[:2] == ["✓", "block_tables"]
     assert (part.lesson, part.option, part.path.name) == ("01", "block_tables", "lesson_01_block_tables.py")
     assert here.kept() == [part] and "class Mine(RebuiltBlockTables):" in part.source
 
@@ -149,7 +149,8 @@ def test_parts_are_kept_by_lesson_and_option_and_what_the_gate_says_is_told(
 def test_a_part_that_its_gate_refuses_is_kept_and_that_is_told(here, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     (part,) = here.keep(block_tables=AllZero)
-    assert capsys.readouterr().out.startswith("block_tables breaks a contract: a row names the blocks")
+    said = capsys.readouterr().out
+    assert said.startswith("✗  block_tables") and "must hold   a row names the blocks" in said
     assert here.kept() == [part]
 
 

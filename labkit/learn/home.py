@@ -28,7 +28,7 @@ MINUTES = {
     "15": 75,
     "16": 45,
     "19": 75,
-    "20": 75,
+    "20": 45,
 }
 
 # For a reader with less time: what to read, by name.

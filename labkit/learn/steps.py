@@ -1,6 +1,7 @@
 """The build steps of each lesson, and the mark that a right one leaves in the reader's progress."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from labkit.learn.gates import Report
 from labkit.learn.kept import is_written
@@ -36,10 +37,28 @@ def share_right(steps: Sequence[str], done: Sequence[str]) -> float:
     return 1.0 if steps[-1] in done else sum(step in done for step in steps) / len(steps)
 
 
+FAILED: dict[str, dict[int, str]] = {}  # by lesson and step: what is wrong with it now, in a sentence
+
+
 def noted(report: Report, lesson: str, step: str, part: Callable) -> Report:
-    """The report on a part, with how many gaps are left in it. A pass without one is noted in the reader's
-    progress as the step that bears the part's name, or as `step`."""
-    name = getattr(getattr(part, "fn", part), "__name__", "")  # of a Triton kernel, its function's
+    """The report on a part, with its step, and how many gaps are left in it. A pass without one is noted in
+    the reader's progress as the step that bears the part's name, or as `step`."""
+    name, steps = getattr(getattr(part, "fn", part), "__name__", ""), STEPS[lesson]  # a Triton kernel has fn
+    step = name if name in steps else step
     if report.ok and is_written(part):
-        note_gate(lesson, name if name in STEPS[lesson] else step)
-    return report.with_gaps_of(part)
+        note_gate(lesson, step)
+    report = report.with_gaps_of(part)
+    return in_turn(report, lesson, steps.index(step) + 1) if step in steps else report
+
+
+def in_turn(report: Report, lesson: str, number: int) -> Report:
+    """The report with its step's number; where the step fails as one before it does, with that step's."""
+    failed = FAILED.setdefault(lesson, {})
+    failed.pop(number, None)
+    wrong = "" if report.ok else report.text.partition(" breaks a contract: ")[2]
+    same = [f"step {other}" for other in sorted(failed) if other < number and failed[other] == wrong]
+    if wrong:
+        failed[number] = wrong
+    return replace(
+        report, step=f"step {number} of {len(STEPS[lesson])}", before=same[0] if same else report.before
+    )

@@ -83,10 +83,10 @@ def test_a_prediction_is_scored_and_a_part_is_judged_wrong_and_then_right(browse
         assert "You said 24: within a factor of 2." in said, said
 
         place = place_of(code, step.skeleton)
-        assert lesson.run(place).startswith("block_tables: right.")
+        assert lesson.run(place).startswith("○  block_tables · step 1 of 3")
         wrong = re.sub(r" +# your lines here\n.*", NEVER_ANEW, step.skeleton, count=1)
-        assert lesson.run(place, wrong).startswith("block_tables breaks a contract: ")
-        assert lesson.run(place, step.solved).startswith("block_tables: right.")
+        assert lesson.run(place, wrong).startswith("✗  block_tables · step 1 of 3")
+        assert lesson.run(place, step.solved).startswith("✓  block_tables · step 1 of 3")
 
 
 def test_a_slider_changes_its_figure(browser, address):

@@ -8,7 +8,6 @@ import pytest
 from notebook_files import CORES, name_of
 from skeletons import steps_of
 
-from labkit.ladder import CAPSTONE
 from labkit.learn.home import MINUTES
 
 SAID = re.compile(r"[Aa]bout (half an hour|an hour|\d+ minutes)")
@@ -42,10 +41,9 @@ def minutes_of(path) -> float:
 
 @pytest.mark.parametrize("path", CORES, ids=name_of)
 def test_a_lesson_says_how_long_it_takes(path):
-    """In the last one a reader waits for the machine, too."""
     number = re.match(r"(before_)?\d+", path.name)[0]
     minutes = MINUTES[number]
     (said,) = SAID.findall(nbformat.read(path, as_version=4).cells[0].source)
     assert said == {30: "half an hour", 60: "an hour"}.get(minutes, f"{minutes} minutes")
     off = abs(minutes_of(path) - minutes)
-    assert off <= minutes / 6 or number == CAPSTONE.number, f"about {minutes_of(path):.0f} minutes"
+    assert off <= minutes / 6, f"about {minutes_of(path):.0f} minutes"

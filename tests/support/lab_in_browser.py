@@ -34,7 +34,8 @@ PANEL = "const panel = window.jupyterapp.shell.currentWidget;"
 TEXT_OF = """
   const outs = cell => cell.type === 'code' ? cell.outputs.toJSON() : [];
   const failed = out => out.output_type === 'error';
-  const said = out => failed(out) ? `${out.ename}: ${out.evalue}` : [out.text ?? ''].flat().join('');
+  const said = out => failed(out) ? `${out.ename}: ${out.evalue}`
+    : [out.text ?? out.data?.['text/plain'] ?? ''].flat().join('');
   const textOf = cell => outs(cell).map(said).join('');"""
 # A kernel that has died, of too little memory for one, never answers.
 IN_TIME = f"""

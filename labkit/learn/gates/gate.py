@@ -1,6 +1,7 @@
 """A rung's gate: whether an engine with the reader's part in it still is that engine."""
 
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -24,7 +25,7 @@ from labkit.learn.exercise import (
 )
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
-from labkit.learn.verdict import wrapped
+from labkit.learn.verdict import Drawn, sentences
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -54,12 +55,17 @@ Watch = Callable[[InferenceEngine], AbstractContextManager[Sequence[Invariant]]]
 class Report:
     """What a gate says: whether the part passed, and that it did, or the first contract that it broke.
 
-    num_gaps: how many gaps a part that passed still has.
+    text: in a sentence. num_gaps: how many gaps a part that passed still has. step: which of its lesson's
+    steps it is, such as "step 1 of 3". before: the step that is to be filled in first, for this one fails as
+    that one did. broke: of a part that is broken on purpose, its name and what it does wrong.
     """
 
     ok: bool
     text: str
     num_gaps: int = 0
+    step: str = ""
+    before: str = ""
+    broke: tuple[str, str] | None = None
 
     @classmethod
     def broken(cls, noun: str, contract: BrokenContract) -> "Report":
@@ -75,11 +81,47 @@ class Report:
         except OptionError:
             return self
 
+    def on_purpose(self, part: Callable) -> "Report":
+        """The report on a part that is broken on purpose, and should be refused."""
+        return replace(self, broke=(part.__name__, (part.__doc__ or "").partition("\n\n")[0]))
+
+    @property
+    def drawn(self) -> Drawn:
+        """The report as a heading and rows."""
+        noun, said = NOUN.fullmatch(self.text).groups()
+        title = " · ".join(filter(None, (noun, self.step)))
+        if self.broke is not None:
+            name, what = self.broke
+            rows = (("broke", one_line(what)), *(row for row in rows_of(self.text, said) if row[0] != "try"))
+            mark, ending = ("✗", "not refused") if self.ok else ("✓", "refused, as it should be")
+            return Drawn(mark, f"{name}, broken on purpose", ending, rows)
+        if self.before:
+            return Drawn("✗", title, "not yet", (("try", f"fill in {self.before} first"),))
+        if self.num_gaps:
+            gaps = "1 gap is left" if self.num_gaps == 1 else f"{self.num_gaps} gaps are left"
+            return Drawn("○", title, gaps, (("try", f"replace `{GAP_MARK}` and the line below it"),))
+        if self.ok:
+            return Drawn("✓", title, "right", (("proven by", said.removeprefix("right. ")),))
+        return Drawn("✗", title, "not yet", rows_of(self.text, said))
+
     def __repr__(self) -> str:
-        if not self.num_gaps:
-            return wrapped(self.text)
-        gaps = "1 gap is" if self.num_gaps == 1 else f"{self.num_gaps} gaps are"
-        return f"{wrapped(self.text)}\n{gaps} left: replace `{GAP_MARK}` and the line below it."
+        return str(self.drawn)
+
+    def _repr_html_(self) -> str:
+        return self.drawn.html
+
+
+# What a report is about, and what it says of that.
+NOUN = re.compile(r"(?:(.+?)(?: breaks a contract: |: | (?=raised |has run )))?(.*)", re.DOTALL)
+
+
+def rows_of(text: str, said: str) -> tuple[tuple[str, str], ...]:
+    """What a report says, by the sentences of its text: what must hold, what was found, what to try."""
+    if "breaks a contract: " not in text:
+        return (("found", said),)
+    holds, _, rest = said.partition(": ")
+    found, hint = sentences(rest)
+    return tuple(row for row in (("must hold", holds), ("found", found), ("try", hint)) if row[1])
 
 
 @dataclass(frozen=True)

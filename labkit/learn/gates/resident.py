@@ -89,12 +89,12 @@ def check_state(slots: SlotState, request: Request, session: InferenceSession, s
             )
     for table_idx, block_ids in enumerate(session.block_ids_per_layer):
         row = slots.block_tables[table_idx, slot].tolist()
-        for place, (there, block_id) in enumerate(zip(row, block_ids, strict=False)):
+        for entry, (there, block_id) in enumerate(zip(row, block_ids, strict=False)):
             expected = block_id - manager.layer_offset(table_idx)
             if there != expected:
                 raise BrokenContract(
                     f"a row names the blocks that its request holds now: table {table_idx}, request "
-                    f"{request.request_id} (slot {slot}), place {place} names block {there}, expected "
+                    f"{request.request_id} (slot {slot}), entry {entry} names block {there}, expected "
                     f"{expected}. Send the row before the launch: who joined, and who is in `changed`. A "
                     "block's number counts from the first of its own table."
                 )

@@ -84,8 +84,10 @@ def few_kernels(build: Build) -> None:
     as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
     count, most = count_kernels(as_one), PER_LAYER * num_layers + AROUND
     if count > most:
-        names = Counter(launch.name for launch in launches).most_common()
-        told = ", ".join(f"{name} {times}" for name, times in names)
+        kernels: Counter[str] = Counter()
+        for launch in as_one:
+            kernels[launch.name] += launch.kernels
+        told = ", ".join(f"{name} {number}" for name, number in kernels.most_common())
         raise BrokenContract(
             f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and "
             f"five around them. Launched were: {told}. Work that a neighbouring kernel can do, such as "

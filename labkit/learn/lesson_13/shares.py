@@ -85,8 +85,8 @@ CASES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((40, 1), 30),  # more shares of one row than the package would make
 )
 HINT = (
-    "All shares have one size, except that the last one of a row has only what is left. Find the smallest "
-    "size with which there are no more shares than run at once."
+    "All shares have one size, except that the last one of a request has only what is left. Find the "
+    "smallest size with which there are no more shares than run at once."
 )
 
 
@@ -107,7 +107,7 @@ def check_shares(shares: Shares) -> Report:
 
 def check_case(shares: Shares, pieces: tuple[int, ...], most: int) -> None:
     """Raise BrokenContract unless rows of so many pieces are cut into shares that are as small as can be."""
-    given, about = list(pieces), f"rows of {list(pieces)} pieces, {most} shares at once"
+    given, about = list(pieces), f"requests of {list(pieces)} pieces, {most} shares at once"
     try:
         with limited_lines(MOST_LINES):
             made = shares(given, most)
@@ -117,14 +117,14 @@ def check_case(shares: Shares, pieces: tuple[int, ...], most: int) -> None:
     counts = plain(made)
     if not isinstance(counts, tuple) or len(counts) != len(pieces):
         raise BrokenContract(
-            f"each row has a number of shares: with {about}, expected {len(pieces)} whole numbers, "
+            f"each request has a number of shares: with {about}, expected {len(pieces)} whole numbers, "
             f"not {shown(made)}."
         )
     for row, count in enumerate(counts):
         if whole(count) is None or count < 1:
             raise BrokenContract(
-                "each row has a share, also one without tokens, because its program writes the new token: "
-                f"with {about}, row {row} has {shown(count)}, expected a whole number from 1 on."
+                "each request has a share, also one without tokens, because its program writes the new "
+                f"token: with {about}, request {row} has {shown(count)}, expected a whole number from 1 on."
             )
     if sum(counts) > most:
         raise BrokenContract(

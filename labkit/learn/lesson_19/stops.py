@@ -52,7 +52,7 @@ def check_stops(make: MakeStops, num_held: Callable[[str, Sequence[str]], int]) 
     """Whether a class shows all of a text up to a stop string, as soon as it may, and nothing of the string:
     on random texts, and in a stream of a running server."""
     if not check_held(num_held).ok:
-        return Report(False, "stops: fill in step 1 first.")
+        return noted(Report(False, "stops: fill in step 1 first.", before="step 1"), "19", "MyStops", make)
     proof = f"{NUM_DRAWN} random texts in random pieces, and {2 * len(PROMPTS)} streams over HTTP."
     report = proven("stops", [partial(_stops_in_pieces, make), partial(_stops_over_http, make)], proof)
     return noted(report, "19", "MyStops", make)

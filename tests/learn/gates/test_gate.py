@@ -1,6 +1,7 @@
 """A gate: what it proves and in which order, and reports that name what broke without ever raising."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -132,11 +133,48 @@ def test_a_kernels_error_is_told_without_the_interpreters_wrapping():
 
 def test_a_pass_says_how_many_gaps_are_left(monkeypatch):
     """A skeleton passes, too, for it works as the rung below; and so does a part whose comment stayed."""
-    for gaps, said in ((0, "right."), (1, "1 gap is left: replace"), (2, "2 gaps are left: replace")):
+    for gaps, said in ((0, "right"), (1, "1 gap is left"), (2, "2 gaps are left")):
         monkeypatch.setattr(gate, "num_gaps", lambda *parts, gaps=gaps: gaps)
-        lines = repr(Report(True, "tables: right.").with_gaps_of(print)).splitlines()
-        assert said in lines[-1] and len(lines) == (1 if gaps == 0 else 2)
-        assert repr(Report(False, "tables: wrong.").with_gaps_of(print)) == "tables: wrong."
+        drawn = Report(True, "tables: right. All of it.").with_gaps_of(print).drawn
+        assert (drawn.mark, drawn.ending) == ("○" if gaps else "✓", said)
+        assert drawn.rows[0][0] == ("try" if gaps else "proven by")
+        assert Report(False, "tables: wrong.").with_gaps_of(print).drawn.ending == "not yet"
+
+
+REFUSED = Report(
+    False, "kv_append breaks a contract: one write per layer: layer 0 had 0, expected 1. Write `them` all."
+)
+
+
+def test_a_report_says_on_lines_of_their_own_what_must_hold_what_was_found_and_what_to_try():
+    head, *rows = str(replace(REFUSED, step="step 1 of 3")).splitlines()
+    assert head.split() == ["✗", "kv_append", "·", "step", "1", "of", "3", "not", "yet"]
+    assert [row.split(maxsplit=1)[0] for row in rows] == ["must", "found", "try"]
+    assert rows[1].split(maxsplit=1)[1] == "layer 0 had 0, expected 1."
+    html = REFUSED._repr_html_()
+    assert "Write <code>them</code> all." in html and "--jp-error-color1" in html
+    assert "a &lt; b" in Report(False, "f: a < b.")._repr_html_()
+
+
+def test_a_part_that_is_broken_on_purpose_is_refused_as_it_should_be():
+    class TooEarly:
+        """It writes too early.
+
+        And more."""
+
+    drawn = REFUSED.on_purpose(TooEarly).drawn
+    assert (drawn.mark, drawn.ending) == ("✓", "refused, as it should be")
+    assert drawn.title == "TooEarly, broken on purpose"
+    assert drawn.rows[0] == ("broke", "It writes too early.") and [row[0] for row in drawn.rows[1:]] == [
+        "must hold",
+        "found",
+    ]
+    assert Report(True, "kv_append: right. All.").on_purpose(TooEarly).drawn[:3:2] == ("✗", "not refused")
+
+
+@pytest.mark.parametrize("text", ["right", "replay raised ValueError: x: y", "held: not attempted yet."])
+def test_whatever_a_report_says_is_drawn(text):
+    assert " ".join(part for row in Report(False, text).drawn.rows for part in row[1:])[-3:] == text[-3:]
 
 
 class Own(BaseException):

@@ -219,7 +219,7 @@ ROW = (
 STATE = r"a slot is what the host knows: {}\[\d\] is \S+ for request \d+, expected \S+\. Send it when"
 SENT = r"only what changed is sent: {} was sent for {}, where nothing had changed"
 WRONG = {
-    GlobalIds: r"table 1, request 0 \(slot 0\), place 0 names block 16, expected 0\.",
+    GlobalIds: r"table 1, request 0 \(slot 0\), entry 0 names block 16, expected 0\.",
     StaleSeed: STATE.format("seeds"),
     KeepsSlots: r"slots of those who left are free again: request \d+ has left and still has slot \d",
     SharesSlots: r"a slot is one request's: slot \d has request \d+ and request \d+ \(row \d\)",

@@ -17,7 +17,10 @@ def right(pieces, most):
 
 
 WRONG = {
-    "as on the rung below": (as_many_each, "nobody waits for a large share: with rows of [9, 1] pieces, 4"),
+    "as on the rung below": (
+        as_many_each,
+        "nobody waits for a large share: with requests of [9, 1] pieces, 4",
+    ),
     "all pieces alone": (lambda pieces, most: [max(1, n) for n in pieces], "all shares run at once"),
     "in proportion": (
         lambda pieces, most: [max(1, most * n // max(1, sum(pieces))) for n in pieces],
@@ -27,13 +30,13 @@ WRONG = {
         lambda pieces, most: [
             -(-n // 3) if 0 in pieces else count for n, count in zip(pieces, right(pieces, most), strict=True)
         ],
-        "each row has a share, also one without tokens",
+        "each request has a share, also one without tokens",
     ),
     "changes the pieces": (lambda pieces, most: pieces.sort() or right(pieces, most), "changed its argument"),
     "no end": (lambda pieces, most: forever(), "the search has no end"),
     "no more than 16": (
         lambda pieces, most: [min(16, count) for count in right(pieces, most)],
-        "nobody waits for a large share: with rows of [40, 1] pieces, 30",
+        "nobody waits for a large share: with requests of [40, 1] pieces, 30",
     ),
 }
 
