@@ -11,7 +11,7 @@ from labkit.engine import InferenceEngine
 from labkit.learn.gates.gate import raised
 from labkit.results import HostTime
 from labkit.watch import steady_decode, steady_prompts
-from labkit.watch.operators import OperatorMode, storage
+from labkit.watch.operators import OperatorMode
 
 NUM_REQUESTS = 8
 
@@ -43,12 +43,12 @@ class KeyWrites(OperatorMode):
     def __init__(self, k_cache: Tensor) -> None:
         super().__init__()
         self.count = 0
-        self._cache = storage(k_cache)
+        self._addresses = range(k_cache.data_ptr(), k_cache.data_ptr() + k_cache.nbytes)
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         """Count an operator that changes its first argument, if that lies in the cache."""
         in_place = func.name().partition(".")[0].endswith("_")  # as in aten::index_put_
-        self.count += in_place and isinstance(args[0], Tensor) and storage(args[0]) == self._cache
+        self.count += in_place and isinstance(args[0], Tensor) and args[0].data_ptr() in self._addresses
 
 
 def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
