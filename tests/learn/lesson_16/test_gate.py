@@ -19,7 +19,7 @@ MISTAKES = [
     (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "numbers has shape"),
     (QUANTIZE, " / 127)", " / 255)", "of its own head at most"),
     (QUANTIZE, ".round()", "", "numbers are whole"),
-    (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does: one with nan"),
+    (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does"),
     (ATTEND, "(scores * key_scales)", "scores", "The scales of the keys are missing"),
     (ATTEND, " * value_scales", "", "The scales of the values are missing"),
     (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
