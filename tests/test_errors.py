@@ -10,7 +10,7 @@ OF_VALUES = {"CheckpointError", "RequestError", "RecordError", "OptionError"}
 
 
 def test_every_error_can_be_caught_as_labkits_and_as_pythons_and_says_what_it_is_for():
-    assert len(KINDS) == 10
+    assert len(KINDS) == 11
     for kind in KINDS:
         assert kind.__mro__[1:3] == (LabkitError, ValueError if kind.__name__ in OF_VALUES else RuntimeError)
         assert kind.__doc__ and str(kind("what was wrong")) == "what was wrong"

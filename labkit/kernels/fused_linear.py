@@ -128,12 +128,14 @@ def norm_linear_plain(
     Plain PyTorch: the oracle of `norm_linear_triton`. Raises ValueError for arguments that do not fit.
     """
     check_norm_linear(x, statistics, layer, gelu)
+    out = F.linear(x.float(), layer.weight.float())
     if layer.column_sums is None:
-        normal = x.float() * reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
+        out *= reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
     else:
         mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
-        normal = (x.float() - mean[:, None]) * rstd[:, None]
-    out = F.linear(normal, layer.weight.float(), layer.bias)
+        out = rstd[:, None] * (out - mean[:, None] * layer.column_sums)
+    if layer.bias is not None:
+        out = out + layer.bias
     if layer.is_gated:
         gate, up = out.unflatten(1, (-1, 2)).unbind(2)
         out = F.silu(gate) * up

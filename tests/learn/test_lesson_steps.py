@@ -76,7 +76,7 @@ UNFILLED = {
     "11": [
         "has loaded rows [] of the weight when it waits, expected [0, 1]",
         "of 4 rows, with `least_rows` 4, `cut` makes 1 part, expected 2.",
-        "each has for itself: attention in the main stream uses attention's workspace of lane 0",
+        "each has for itself found attention in the main stream uses attention's workspace of lane 0",
         "none is in the side stream",
     ],
     "12": ["nothing is sorted found the sampler asked for `sort`"] * 3,
@@ -85,7 +85,7 @@ UNFILLED = {
         "This is the product of x as it is: nothing is normalized yet.",
         "This is `up`: nothing goes through the gate yet.",
         "It is stored as it came: nothing is rotated",
-        "no program writes query head 1. There are 1 programs per request, so each serves 2 query heads",
+        "no program writes query head 1. try There are 1 programs per request, so each serves 2 query heads",
         "rms_linear_kernel, gated_linear_kernel, group_kernel not among them",
     ],
     "16": [

@@ -214,7 +214,7 @@ class MappingBeforeTheSlots(DeviceSlots):
 
 
 ROW = (
-    r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), place \d+ names "
+    r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), entry \d+ names "
 )
 STATE = r"a slot is what the host knows: {}\[\d\] is \S+ for request \d+, expected \S+\. Send it when"
 SENT = r"only what changed is sent: {} was sent for {}, where nothing had changed"
