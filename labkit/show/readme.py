@@ -59,12 +59,9 @@ def ladder_table() -> str:
     return "\n".join(lines)
 
 
-UNMEASURED = ("16",)  # rungs that no record compares with the one below
-
-
 def gain_of(rung: str) -> str:
     """How many times faster a rung is than the rung below in a few words, on the load that it is for."""
-    if rung == "00" or rung in UNMEASURED:
+    if rung == "00":
         return ""
     if rung in OWN_LOAD:
         words, find = OWN_LOAD[rung]
@@ -90,6 +87,7 @@ OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
     ),
     "13": ("against rung 10, where lengths differ", lambda: compared("comparison_ragged_h200")),
     "14": ("where prompts begin alike", lambda: compared("comparison_shared_prefix_h200")),
+    "16": ("with 64 × 512", lambda: compared("comparison_eight_bit_h100")),
 }
 
 

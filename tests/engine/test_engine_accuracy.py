@@ -35,14 +35,8 @@ def with_outliers(model: LanguageModel) -> LanguageModel:
 def decode_logits(engine: InferenceEngine, prompts: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
     """The texts [B, T] that an engine makes of equally long prompts, and the logits [NUM_STEPS, B, V] of its
     decode steps, in float64."""
-    step, noted = engine.decode_step.device_step, []
-    logits_of = step.logits
-
-    def noting(x: Tensor) -> Tensor:
-        noted.append(logits_of(x))
-        return noted[-1]
-
-    step.logits = noting
+    noted: list[Tensor] = []
+    engine.decode_step.device_step.tell_logits = lambda logits: noted.append(logits.clone())
     params = SamplingParams(max_new_tokens=NUM_STEPS + 1, stop_on_eos=False)
     texts = torch.tensor([[*c.prompt_token_ids, *c.token_ids] for c in engine.generate(prompts, params)])
     return texts, torch.stack(noted[:NUM_STEPS]).double()

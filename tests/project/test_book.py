@@ -8,6 +8,8 @@ from skeletons import WITH_STEPS, steps_of
 from labkit.learn.kept import GAP_MARK
 from labkit.paths import ROOT
 
+if importlib.util.find_spec("nbclient") is None:
+    pytest.skip("nbclient comes with nbconvert, which is not here", allow_module_level=True)
 SPEC = importlib.util.spec_from_file_location("fill", ROOT / "book" / "fill.py")
 fill = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(fill)
