@@ -61,12 +61,12 @@ def paged_attention_plain(
     head = torch.arange(G, device=query.device)[:, None]
     place = block[:, None].long(), head, (position % block_size)[:, None]
 
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = Tensor.double if query.dtype == torch.float64 else Tensor.float
 
     def gather(cache: Tensor) -> Tensor:  # [B, G, T, D]
-        return read_slots(cache, *place, query.dtype).to(wide)
+        return wide(read_slots(cache, *place, query.dtype))
 
-    groups = query.unflatten(1, (G, -1)).to(wide)  # [B, G, H / G, D]
+    groups = wide(query.unflatten(1, (G, -1)))  # [B, G, H / G, D]
     past = groups @ gather(k_cache_layer).transpose(2, 3)  # [B, G, H / G, T]
     past = past.masked_fill(hidden[:, None, None], -torch.inf)
     key_new, value_new = as_stored(key_new, k_cache_layer), as_stored(value_new, v_cache_layer)
