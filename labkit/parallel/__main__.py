@@ -4,7 +4,7 @@ import argparse
 
 from labkit.engine import SamplingParams
 from labkit.errors import LabkitError
-from labkit.ladder import LADDER
+from labkit.ladder import FINISHED, LADDER
 from labkit.model import load_model
 from labkit.parallel.engine import ParallelEngine
 from labkit.parallel.ranks import TorchRanks
@@ -19,7 +19,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("prompts", nargs="*", default=["To be, or not to be"], help="texts to go on with: %(default)s")
     add("--model", default="data/tiny-gpt2", help="a directory, a hub id or random weights: %(default)s")
     add("--max-new-tokens", type=int, default=32, help="of each text at most: %(default)s")
-    add("--rung", default=list(LADDER)[-1], choices=LADDER, help="which rung runs: the last, %(default)s")
+    add("--rung", default=FINISHED.number, choices=LADDER, help="which rung runs: %(default)s")
     add("--device", help="cpu or cuda, of which each rank takes its own; GPUs if there are any")
     return parser
 

@@ -20,10 +20,16 @@ from parallel_cases import (
 from labkit import LADDER, InferenceEngine, load_model
 from labkit.engine.guard import BROKEN
 from labkit.errors import OptionError
+from labkit.ladder import FINISHED
 from labkit.parallel import ParallelEngine, TorchRanks
+from labkit.parallel.__main__ import make_parser
 from labkit.parallel.shards import head_groups
 
 pytestmark = pytest.mark.slow
+
+
+def test_the_command_runs_the_finished_rung_unless_another_is_asked_for():
+    assert make_parser().parse_args([]).rung == FINISHED.number
 
 
 @pytest.fixture(scope="module")

@@ -149,7 +149,7 @@ class ModelFlags(DeviceFlags):
 
 @dataclass
 class RungFlag(Flags):
-    """Which rung runs, by default the last."""
+    """Which rung runs, by default the finished engine's."""
 
     rung: str = flag(FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", RUNG)
 

@@ -70,7 +70,7 @@ def transformers_of(config: LlamaConfig) -> list[tuple[int, ...]]:
 
 
 def engine_of(model: LanguageModel, step: Part, dtype: torch.dtype = torch.float32) -> InferenceEngine:
-    """An engine of the last rung with this step, a `LanedDeviceStep`, in blocks of 4."""
+    """An engine of the finished rung with this step, a `LanedDeviceStep`, in blocks of 4."""
     cache_of_4 = CacheConfig(block_size=4, prefix_cache=False)
     parts = {"latency": step}
     return InferenceEngine(
