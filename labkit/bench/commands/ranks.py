@@ -38,6 +38,7 @@ from labkit.results.ranks import CUT, CUT_NCCL, ONE, RanksRun
 from labkit.watch import steady_decode
 
 FEW_PROMPT_TOKENS = 64  # computed in one step: the fewer, the fewer graphs of prompts are captured
+PROFILED = 16  # tokens that are left to the first request when the last has come: enough for the profile
 
 
 @dataclass
@@ -128,7 +129,9 @@ def serve(workload: Workload, side: str, engine_and_lead: tuple[Any, Lead]) -> R
 
 def kernels_of_a_step(engine: InferenceEngine, workload: Workload) -> dict[str, float]:
     """Microseconds that each kernel of a steady decode step takes, by name."""
-    with steady_decode(engine, workload.prompt_ids(), max_new_tokens=16):
+    prompts = workload.prompt_ids()
+    joining = sum(-(-len(prompt) // FEW_PROMPT_TOKENS) for prompt in prompts)  # steps until the last is there
+    with steady_decode(engine, prompts, max_new_tokens=joining + PROFILED):
         profile = profile_decode_step(engine)
     totals: dict[str, float] = {}
     for span in profile.kernels:

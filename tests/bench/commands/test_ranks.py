@@ -21,7 +21,9 @@ def test_it_needs_torchrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_two_ranks_write_one_record(tmp_path: Path):
     path = tmp_path / "ranks.json"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    flags = ["--device=cpu", "--model=random:small", "--batch-sizes=1,2", "--max-new-tokens=4"]
+    requests = 1, 32  # whose prompts come in 16 steps: in the last, the first request has made 16 tokens
+    flags = ["--device=cpu", "--model=random:small", "--batch-sizes=1,32", "--max-new-tokens=4"]
+    flags += ["--prompt-tokens=32", "--rounds=1"]
     command = [*torchrun, "-m", "labkit.bench", "ranks", *flags, f"--json={path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -29,6 +31,6 @@ def test_two_ranks_write_one_record(tmp_path: Path):
     record = load_file(path)
     assert (record.ranks, record.kind) == (2, "ranks")
     assert {(run.side, run.requests) for run in record.samples} == {
-        (s, n) for s in (ONE, CUT) for n in (1, 2)
+        (s, n) for s in (ONE, CUT) for n in requests
     }
     assert all(run.decoded_tokens == 3 * run.requests for run in record.samples)
