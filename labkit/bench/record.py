@@ -79,7 +79,7 @@ def make_record(
         kind=kind,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=current_commit(),
-        command=shlex.join(["python", "-m", "labkit.bench", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", "labkit.bench", *map(without_folder, sys.argv[1:])]),
         host=describe_host(device),
         bandwidth=bandwidth.copy,
         settings=settings,
@@ -88,6 +88,11 @@ def make_record(
     )
     record_of(record.to_dict(), "the record to be written")
     return record
+
+
+def without_folder(argument: str) -> str:
+    """A command's argument; of an absolute path only the last name, for where it was is nobody's business."""
+    return re.sub(r"^(--[\w-]+=)?/.*/", r"\1", argument)
 
 
 def write_record(record: Record, path: Path) -> None:

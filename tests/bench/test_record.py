@@ -30,6 +30,15 @@ def test_a_record_names_its_machine_commit_and_command(monkeypatch):
     assert made.date.endswith("+00:00") and (made.bandwidth, made.read_bandwidth) == (2e9, 3e9)
 
 
+def test_of_where_a_record_was_made_it_tells_nothing(monkeypatch):
+    flags = ["--json", "/root/out/a.json", "--json=/out/b.json", "--json", "data/results/c.json", "--steps=1"]
+    monkeypatch.setattr("sys.argv", ["somewhere/__main__.py", "host-time", *flags])
+    assert host_time_record().command.split()[4:] == [
+        *("--json", "a.json", "--json=b.json"),
+        *("--json", "data/results/c.json", "--steps=1"),
+    ]
+
+
 CPUINFO = "processor : 0\nmodel name\t: AMD EPYC 7B13\nflags : a b\nmodel name\t: another\n"
 
 
