@@ -12,6 +12,7 @@ from labkit.results.typed import Count, Positive, Time
 
 ONE, CUT, CUT_NCCL = "one", "cut", "cut, sums by NCCL"
 SIDES = (ONE, CUT, CUT_NCCL)
+SUMS = ("residual_sum", "AllReduce")  # in names of kernels that make a sum over GPUs, or add one
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class RanksRecord(Record):
     def rate(self, side: str, requests: int) -> float:
         """Decode tokens per second of a side, the median run."""
         return median(run.rate for run in self.only(side=side, requests=requests))
+
+    def best_side(self, requests: int) -> str:
+        """The side that was faster of those on which the model is cut."""
+        cut = dict.fromkeys(run.side for run in self.only(requests=requests) if run.side != ONE)
+        return max(cut, key=lambda side: self.rate(side, requests))
+
+    def sums_us(self, side: str, requests: int) -> float:
+        """Microseconds of all kernels of a profiled step that make sums over GPUs, waits for others included;
+        0 where no step was profiled."""
+        kernels = [run.kernels_us for run in self.only(side=side, requests=requests)]
+        return sum(us for each in kernels for name, us in each.items() if any(part in name for part in SUMS))
 
     def comparison(self, side: str, requests: int) -> Comparison:
         """A side's decode times beside those of one GPU."""

@@ -20,6 +20,7 @@ from labkit.show.cells import (
     draw_write_indices,
 )
 from labkit.show.comparison import draw_comparison
+from labkit.show.gains import draw_gains
 from labkit.show.grids import (
     draw_block_lives,
     draw_flights,

@@ -11,6 +11,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
+from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
@@ -213,17 +214,23 @@ def http_of(record: HttpRecord) -> str:
 
 
 def ranks_text() -> str:
-    """For each record of a model that is cut among GPUs a sentence and a Markdown table."""
-    return "\n\n".join(map(ranks_of, load_all("ranks").values())) or "We have no record yet."
+    """For each kind of GPU of the records of models that are cut among several a sentence and a table."""
+    by_device: dict[str, list[RanksRecord]] = {}
+    for record in load_all("ranks").values():
+        by_device.setdefault(record.host.device, []).append(record)
+    return "\n\n".join(ranks_of(*each) for each in by_device.items()) or "We have no record yet."
 
 
-def ranks_of(record: RanksRecord) -> str:
-    """A sentence about such a record, and its table."""
+def ranks_of(device: str, records: list[RanksRecord]) -> str:
+    """A sentence about such records, and their table."""
+    dates = sorted(record.date[:10] for record in records)
+    tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
     machine = (
-        f"{record.date[:10]}: `{record.settings['model']}` on rung {record.settings['rung']}, "
-        f"{record.max_new_tokens} tokens a request, on one {record.host.device} and on {record.ranks}."
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: rung {' and '.join(sorted(rungs))}, "
+        f"{' or '.join(map(str, sorted(tokens)))} tokens a request, on one {device} and on several "
+        "of one host."
     )
-    return f"{machine}\n\n{markdown(record.table())}"
+    return f"{machine}\n\n{markdown(gains_table(all_gains(records)))}"
 
 
 def ran(table: pd.DataFrame) -> pd.DataFrame:
