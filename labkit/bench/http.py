@@ -96,9 +96,15 @@ class Sides:
         return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))
 
     def _bodies(self, prompts: Sequence[tuple[int, ...]]) -> list[dict]:
-        asked = {"model": self.engine.model.name, "max_tokens": self._params.max_new_tokens, "temperature": 0}
-        asked |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-        return [asked | {"prompt": prompt} for prompt in prompts]
+        requests = [Request(prompt, self._params) for prompt in prompts]
+        return bodies_of(self.engine.model.name, requests)
+
+
+def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
+    """What is sent for each request: greedy, streamed, all its tokens. model: its name for clients."""
+    asked = {"model": model, "temperature": 0, "ignore_eos": True}
+    asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    return [asked | {"prompt": each.prompt, "max_tokens": each.params.max_new_tokens} for each in requests]
 
 
 def run_in_process(

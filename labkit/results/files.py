@@ -20,6 +20,7 @@ from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.record import Record
+from labkit.results.replicas import ReplicasRecord
 from labkit.results.runs import RunsRecord
 from labkit.results.sampling import SamplingRecord
 from labkit.results.tiles import TilesRecord
@@ -37,6 +38,7 @@ KINDS: dict[str, type[Record]] = {
     "streaming": RunsRecord,
     "http": HttpRecord,
     "ranks": RanksRecord,
+    "replicas": ReplicasRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "loads": LoadsRecord,

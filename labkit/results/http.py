@@ -1,5 +1,6 @@
 """Recorded runs of readers that are served in the process, and over HTTP."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
@@ -53,17 +54,22 @@ class HttpRecord(Record):
         rows = {}
         for side in dict.fromkeys(run.side for run in self.samples):
             runs = self.only(side=side)
-            pooled = {name: [t for run in runs for t in getattr(run, name)] for name in ("ttft", "itl")}
             rows[side] = {
                 "tokens/s": f"{self.rate(side):,.0f}",
                 "share": f"{self.rate(side) / self.rate(IN_PROCESS):.1%}",
-                **{
-                    f"{name.upper()} p{p}": f"{1e3 * np.percentile(times, p):.2f}"
-                    for name, times in pooled.items()
-                    for p in (50, 99)
-                    if times
-                },
+                **felt_in(runs),
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.2f}",
                 "readers busy": f"{max(run.busy for run in runs):.0%}",
             }
         return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def felt_in(runs: Sequence[HttpRun]) -> dict[str, str]:
+    """Percentiles of the runs' pooled times in milliseconds, as a table has them."""
+    pooled = {name: [t for run in runs for t in getattr(run, name)] for name in ("ttft", "itl")}
+    return {
+        f"{name.upper()} p{p}": f"{1e3 * np.percentile(times, p):.2f}"
+        for name, times in pooled.items()
+        for p in (50, 99)
+        if times
+    }

@@ -6,7 +6,7 @@ is cached already, but not where others wait.
 
 import json
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from labkit.json_file import parse_json
 
@@ -33,6 +33,21 @@ def prefix_keys(text: str) -> list[int]:
         key = hash((key, text[end - PIECE : end]))
         keys.append(key)
     return keys
+
+
+class RoundRobin:
+    """Ranks replicas by turns, whatever load they have: what affinity is measured against."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
+        self._turn = 0
+
+    def rank(self, text: str, loads: Mapping[str, int]) -> list[str]:
+        """All replicas, the one whose turn it is first. text, loads: as `PrefixAffinity.rank` takes them."""
+        ranked = sorted(loads, key=lambda replica: self._turns[replica])
+        self._turn += 1
+        self._turns[ranked[0]] = self._turn
+        return ranked
 
 
 class PrefixAffinity:
@@ -81,3 +96,9 @@ class PrefixAffinity:
             seen.move_to_end(key)
         while len(seen) > self.most_pieces:
             seen.popitem(last=False)
+
+
+POLICIES: dict[str, Callable[[], PrefixAffinity | RoundRobin]] = {
+    "prefix": PrefixAffinity,
+    "round-robin": RoundRobin,
+}

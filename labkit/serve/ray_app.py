@@ -12,9 +12,10 @@ Needs what `pip install labkit[cluster]` brings.
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
@@ -24,7 +25,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 
 from labkit.engine import EngineStats
 from labkit.ladder import FINISHED, LADDER
-from labkit.serve.affinity import SLACK, PrefixAffinity, beginning
+from labkit.serve.affinity import POLICIES, beginning
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
 from labkit.serve.errors import ApiError
@@ -59,11 +60,17 @@ class ReplicaStats(NamedTuple):
 
 
 class Replica:
-    """labkit's HTTP application over an engine in a process of its own; it opens no port."""
+    """labkit's HTTP application over an engine in a process of its own; it opens no port.
 
-    def __init__(self, settings: EngineSettings, name: str | None) -> None:
+    frames_per_second: that it hands the ingress, those of all its streams together. Serve holds no replica
+    back that is faster than its ingress, so frames would pile up there; text that waits here for its stream's
+    turn travels in one frame.
+    """
+
+    def __init__(self, settings: EngineSettings, name: str | None, frames_per_second: float) -> None:
         self.client = EngineClient.start(settings)  # how many requests it has is for Serve to limit
         self.app = app_over(self.client, name)
+        self.frame_seconds, self.next_frame = 1 / frames_per_second, 0.0
 
     async def __call__(self, call: Call) -> AsyncIterator[Message]:
         """The application's messages, as ASGI has them. When the client leaves, Serve cancels this, which
@@ -71,13 +78,25 @@ class Replica:
         given: asyncio.Queue[Message] = asyncio.Queue()
         given.put_nowait({"type": "http.request", "body": call.body})  # and nothing else comes
         messages: asyncio.Queue[Any] = asyncio.Queue()
-        answering = asyncio.create_task(self.app(call.scope, given.get, messages.put))
+
+        async def send(message: Any) -> None:
+            messages.put_nowait(message)
+            if message.get("more_body"):
+                await self.turn()
+
+        answering = asyncio.create_task(self.app(call.scope, given.get, send))
         answering.add_done_callback(lambda _: messages.put_nowait(None))
         try:
             while (message := await messages.get()) is not None:
                 yield message
         finally:
             answering.cancel()
+
+    async def turn(self) -> None:
+        """Wait until a stream that has just sent a frame may send another one."""
+        now = time.monotonic()
+        self.next_frame = max(now, self.next_frame) + self.frame_seconds
+        await asyncio.sleep(self.next_frame - now)
 
     def check_health(self) -> None:
         """Raise RuntimeError when the engine is gone or broken: Serve then starts another replica."""
@@ -93,15 +112,15 @@ class Replica:
         self.client.close()
 
 
-class PrefixRouter(RequestRouter):
-    """Serve's request router with a `PrefixAffinity`, which knows what its ingress has sent where.
+class PolicyRouter(RequestRouter):
+    """Serve's request router with one of `POLICIES`, which knows what its ingress has sent where.
 
     Ray's own `PrefixCacheAffinityRouter` needs the packages of `ray[llm]`, and prompts that are texts.
     """
 
-    def initialize_state(self, slack: int = SLACK) -> None:
+    def initialize_state(self, policy: str) -> None:
         """Called by Serve with `request_router_kwargs`."""
-        self.affinity = PrefixAffinity(slack)
+        self.policy = POLICIES[policy]()
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -113,7 +132,7 @@ class PrefixRouter(RequestRouter):
         replicas = {each.replica_id.unique_id: each for each in candidate_replicas}
         sizes = self.replica_queue_len_cache
         loads = {name: sizes.get(each.replica_id) or 0 for name, each in replicas.items()}
-        return [[replicas[name]] for name in self.affinity.rank(pending_request.args[0].beginning, loads)]
+        return [[replicas[name]] for name in self.policy.rank(pending_request.args[0].beginning, loads)]
 
 
 class Ingress:
@@ -195,6 +214,9 @@ class AppArgs(BaseModel):
     target_requests: float = Field(default=32, gt=0)  # in each replica; with more, replicas are added
     gpus: float = Field(default=0, ge=0)  # of each replica; 0: it runs on the CPU
     cpus: float = Field(default=1, ge=0)  # of each replica, which is also its number of threads
+    policy: Literal["prefix", "round-robin"] = "prefix"  # by which requests are routed: `POLICIES`
+    ingresses: int = Field(default=1, ge=1)  # each knows only what it has sent to the replicas itself
+    frames_per_second: float = Field(default=2500, gt=0)  # of streams, that one ingress carries
     max_ongoing_requests: int = Field(default=256, ge=1)  # in each replica; more wait in the ingress
     max_queued_requests: int = Field(default=1024, ge=-1)  # that wait there; more get 429; -1: no limit
     drain: float = Field(default=30, ge=0)  # seconds that answers have to end when a replica is stopped
@@ -223,6 +245,10 @@ class AppArgs(BaseModel):
             }
         }
 
+    def frames_of_a_replica(self) -> float:
+        """The frames per second that each replica may send."""
+        return self.frames_per_second * self.ingresses / max(self.replicas, self.max_replicas or 0)
+
 
 def make_ingress() -> Ingress:
     """The ingress of the application in whose replica this is called."""
@@ -239,18 +265,22 @@ def build(args: AppArgs) -> serve.Application:
         max_queued_requests=args.max_queued_requests,
         graceful_shutdown_timeout_s=args.drain,
         health_check_period_s=2,
-        request_router_config={"request_router_class": PrefixRouter},
+        request_router_config={
+            "request_router_class": PolicyRouter,
+            "request_router_kwargs": {"policy": args.policy},
+        },
     )
-    # One, so that it knows what every replica has seen. It computes little, and asks for no core of its own.
+    # By default one, which knows what every replica has seen. It asks for no core of its own.
     ingress = serve.deployment(
         serve.ingress(make_ingress)(),
         name="Ingress",
-        num_replicas=1,
+        num_replicas=args.ingresses,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=100_000,
         graceful_shutdown_timeout_s=args.drain,
     )
-    return ingress.bind(replica.bind(args.settings(), args.served_model_name))
+    engine = args.settings(), args.served_model_name, args.frames_of_a_replica()
+    return ingress.bind(replica.bind(*engine))
 
 
 app = build(AppArgs())

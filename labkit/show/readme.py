@@ -1,5 +1,5 @@
-"""`python -m labkit.show.readme`: make the README's picture, and the tables and sentences of README.md,
-INSTALL.md, BENCHMARKS.md and RELIABILITY.md, from the records."""
+"""`python -m labkit.show.readme`: make the README's picture, and the tables and sentences of the pages in
+`PAGES`, from the records."""
 
 import hashlib
 import json
@@ -17,10 +17,13 @@ from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.http import HttpRecord
 from labkit.results.ranks import RanksRecord
+from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
-PAGES = tuple(ROOT / name for name in ("README.md", "INSTALL.md", "BENCHMARKS.md", "RELIABILITY.md"))
+PAGES = tuple(
+    ROOT / name for name in ("README.md", "INSTALL.md", "BENCHMARKS.md", "RELIABILITY.md", "REPLICAS.md")
+)
 MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
 
 LADDER_RECORD = "ladder_036_h100"  # which is also drawn
@@ -233,6 +236,23 @@ def ranks_of(device: str, records: list[RanksRecord]) -> str:
     return f"{machine}\n\n{markdown(gains_table(all_gains(records)))}"
 
 
+def replicas_text() -> str:
+    """For each record of replicas behind one door a sentence and a Markdown table."""
+    return "\n\n".join(map(replicas_of, load_all("replicas").values())) or "We have no record yet."
+
+
+def replicas_of(record: ReplicasRecord) -> str:
+    """A sentence about such a record, and its table."""
+    begun = f", {record.prefixes} system prompts" if record.prefixes > 1 else ""
+    when = f"over {record.within:g} s" if record.within else "all at once"
+    machine = (
+        f"{record.date[:10]}: load `{record.load}`{begun}, {record.requests} requests for each replica, "
+        f"{when}, {record.max_new_tokens} new tokens at most, of `{record.settings['model']}` on rung "
+        f"{record.rung}; ingresses: {record.ingresses}; on an {record.host.device}."
+    )
+    return f"{machine}\n\n{markdown(record.table())}"
+
+
 def ran(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of engines that ran: one that is not installed has nothing but dashes."""
     return table.loc[lambda rows: (rows != "–").any(axis=1)]
@@ -330,6 +350,7 @@ MADE: dict[str, Callable[[], str]] = {
     "loads": loads_text,
     "http": http_text,
     "ranks": ranks_text,
+    "replicas": replicas_text,
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,

@@ -2,7 +2,7 @@
 
 import json
 
-from labkit.serve.affinity import PIECE, PrefixAffinity, beginning, prefix_keys
+from labkit.serve.affinity import PIECE, PrefixAffinity, RoundRobin, beginning, prefix_keys
 
 IDLE = {"a": 0, "b": 0}
 HAMLET, RICHARD = "To be, or not to be" * 20, "Now is the winter" * 20
@@ -39,6 +39,12 @@ def test_load_goes_before_the_beginning():
     assert affinity.rank(HAMLET, {"a": 2, "b": 0})[0] == "a"
     assert affinity.rank(HAMLET, {"a": 3, "b": 0})[0] == "b"
     assert affinity.rank("short", {"a": 4, "b": 3, "c": 0, "d": 1}) == ["c", "d", "b", "a"]
+
+
+def test_round_robin_asks_neither_for_the_load_nor_for_the_beginning():
+    turns = RoundRobin()
+    assert [turns.rank(HAMLET, {"a": 9, "b": 0})[0] for _ in range(4)] == ["a", "b", "a", "b"]
+    assert turns.rank(HAMLET, {"a": 9, "b": 0, "c": 5}) == ["c", "a", "b"]
 
 
 def test_a_replica_that_is_gone_is_forgotten():

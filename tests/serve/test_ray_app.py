@@ -28,6 +28,7 @@ from ray.serve.exceptions import BackPressureError
 
 from labkit import InferenceEngine
 from labkit.paths import ROOT
+from labkit.serve import ray_app
 from labkit.serve.ray_app import AppArgs, Ingress, build
 
 NAME, MODEL = "tiny", "data/tiny-gpt2"
@@ -47,7 +48,15 @@ def test_arguments_are_read_as_a_command_line_gives_them():
     assert AppArgs().scale() == {"num_replicas": 2} and AppArgs().settings().device == "cpu"
 
 
-@pytest.mark.parametrize("wrong", [{"rung": "99"}, {"replicas": 0}, {"modle": "gpt2"}, {"drain": -1}])
+def test_all_replicas_together_send_the_frames_that_the_ingresses_carry():
+    assert AppArgs(replicas=4, ingresses=2, frames_per_second=3000).frames_of_a_replica() == 1500
+    assert AppArgs(replicas=1, max_replicas=6, frames_per_second=3000).frames_of_a_replica() == 500
+
+
+WRONG = [{"rung": "99"}, {"replicas": 0}, {"modle": "gpt2"}, {"drain": -1}, {"policy": "best"}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         AppArgs.model_validate(wrong)
@@ -60,6 +69,21 @@ def test_the_manifest_starts_this_application():
     (application,) = yaml.safe_load(yaml.safe_load(manifest)["spec"]["serveConfigV2"])["applications"]
     assert application["import_path"] == f"{build.__module__}:{build.__name__}"
     assert AppArgs.model_validate(application["args"]).settings().device == "cuda"
+
+
+def test_streams_take_turns_to_send_and_one_alone_waits_for_a_frame_only(monkeypatch):
+    now, waited = [100.0], []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr(ray_app, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(ray_app, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    replica = SimpleNamespace(frame_seconds=0.25, next_frame=0.0)
+    for time in (100.0, 100.0, 100.25, 200.0):
+        now[0] = time
+        asyncio.run(ray_app.Replica.turn(replica))
+    assert waited == [0.25, 0.5, 0.5, 0.25]
 
 
 START = {"type": "http.response.start", "status": 200, "headers": []}

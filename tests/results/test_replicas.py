@@ -1,0 +1,30 @@
+"""A record of readers whom one replica and several serve."""
+
+import pytest
+from made_records import record_of
+
+from labkit.results.replicas import ReplicasRun
+
+
+def run(replicas, policy, seconds, reused):
+    felt = {"ttft": (0.001, 0.003), "itl": (0.002,)}
+    return ReplicasRun(
+        policy, seconds, 120, 60, busy=0.5, replicas=replicas, prompt_tokens=1000, reused=reused, **felt
+    )
+
+
+def test_what_a_replica_adds_and_what_is_reused():
+    runs = [run(1, "prefix", 2.0, (900,)), run(1, "prefix", 4.0, (940,)), run(1, "prefix", 3.0, (920,))]
+    runs += [run(2, "prefix", 2.0, (500, 420)), run(2, "round-robin", 2.5, (300, 400))]
+    record = record_of("replicas", runs, load="shared-prefix", requests=4, prefixes=2, ingresses=1)
+    assert (record.rate(1, "prefix"), record.rate(2, "prefix")) == (40, 60)
+    assert record.reused(2, "round-robin") == pytest.approx(0.7)
+    table = record.table()
+    assert list(table.index) == ["1, prefix", "2, prefix", "2, round-robin"]
+    row = table.loc["2, prefix"]
+    assert (row["×"], row["tokens reused"], row["tokens/frame"], row["TTFT p50"]) == (
+        "1.50",
+        "92.0%",
+        "2.0",
+        "2.00",
+    )
