@@ -32,6 +32,7 @@ class RowStatistics(NamedTuple):
 
     parts: Tensor  # [M, P, 2] float32
     width: int
+    normed: Tensor | None = None  # [M, K]: the input behind that norm, where a kernel has made it already
 
 
 def row_statistics(x: Tensor, width: int) -> RowStatistics:

@@ -21,12 +21,14 @@ def norm_linear_library(
     """linear(norm(x)) for x [M, K], with GELU by its tanh formula behind it if asked for, or through the
     layer's gate.
 
-    The norm is computed from x: statistics are not read. Rounds to x's dtype after the norm and after the
-    product, where `norm_linear_plain` rounds once, at the end. Raises ValueError for a layer that does not
-    fit.
+    The norm is computed from x, unless the statistics bring its result. Rounds to x's dtype after the norm
+    and after the product, where `norm_linear_plain` rounds once, at the end. Raises ValueError for a layer
+    that does not fit.
     """
     width = x.shape[1:]
-    if layer.column_sums is None:
+    if statistics is not None and statistics.normed is not None:
+        hidden = statistics.normed
+    elif layer.column_sums is None:
         hidden = F.rms_norm(x, width, eps=layer.eps)
     else:
         hidden = F.layer_norm(x, width, eps=layer.eps)

@@ -10,14 +10,10 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.fused_linear import RowStatistics, row_statistics
+from labkit.kernels.fused_linear import NormLinear, RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 BLOCK = 1024  # columns of a program, and of a part of the statistics
-FEW_BLOCKS, MOST_ROWS = (
-    8,
-    8,
-)  # of rows that peers signal: a signal takes longer than to read a row; in a block
 
 
 def residual_sum_plain(
@@ -101,99 +97,138 @@ def _store_with_statistics(out, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK
 
 
 class PeerParts(NamedTuple):
-    """Where each of R ranks leaves its part of a sum, and where it says so.
+    """This rank's part of a sum, and where R ranks have room for each other's parts.
 
-    addresses, signals: [R] int64, of memory that every rank's GPU can reach: of the ranks' parts [M, E], and
-    of their signals [M, P, R] int32 for P parts of BLOCK columns, which are 0 between launches.
+    addresses: [R] int64, of each rank's inbox [R, S] int64, in memory that every rank's GPU can reach. A word
+    is 4 bytes of a part and the mark that they are there; all words are 0 between launches.
     """
 
     mine: Tensor  # [M, E], this rank's part
     addresses: Tensor
-    signals: Tensor
+    room: int  # S: words that the inbox has for each rank
     rank: int
 
 
-def residual_sum_of_peers_triton(parts: PeerParts, residual: Tensor) -> tuple[Tensor, RowStatistics]:
+def words_of(num_values: int, dtype: torch.dtype) -> int:
+    """The words of an inbox that so many values of a part need."""
+    return num_values * dtype.itemsize // 4
+
+
+def residual_sum_of_peers_triton(
+    parts: PeerParts, residual: Tensor, behind: NormLinear | None = None
+) -> tuple[Tensor, RowStatistics]:
     """residual + the sum of all ranks' parts [M, E], and the statistics of its rows, in one kernel.
 
-    Launched by every rank, behind the kernel that writes its part. A program tells the others that its block
-    is there, waits until theirs are, however long that takes, and adds them in the order of ranks: the same
-    bits on every rank. The parts may be written again behind the next such launch, which has other parts and
-    the same signals. Raises ValueError for arguments that do not fit, and TritonUnavailableError where no
-    kernel runs.
+    behind: a product whose norm is made of each row as well: then a program has a whole row.
+
+    Launched by every rank, behind the kernel that writes its part. A program writes its block into the other
+    ranks' inboxes, each 4 bytes in one word with the mark, as NCCL's protocol LL does: so no signal has to
+    follow. It waits for theirs, however long that takes, and adds them in the order of ranks: the same bits
+    on every rank. An inbox may be taken again behind the next such launch, which has another. Raises
+    ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    mine, addresses, signals, rank = parts
+    mine, addresses, room, rank = parts
     check_residual_sum(mine, residual)
-    for name, each in (("addresses", addresses), ("signals", signals)):
-        check_tensor(name, each, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
-    if not mine.is_contiguous():
-        raise ValueError(f"mine has strides {mine.stride()}, expected contiguous")
-    check_launchable(mine.device)
+    check_tensor("addresses", addresses, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
+    for name, each in (("mine", mine), ("residual", residual)):
+        if not each.is_contiguous():
+            raise ValueError(f"{name} has strides {each.stride()}, expected contiguous")
     M, E = mine.shape
-    num_parts = triton.cdiv(E, BLOCK)
+    if E * mine.itemsize % 4 or words_of(M * E, mine.dtype) > room:
+        raise ValueError(f"rows of {E} values must fill words of 4 bytes, {M} of them at most {room} words")
+    check_launchable(mine.device)
+    block = BLOCK if behind is None else max(BLOCK, triton.next_power_of_2(E))
+    num_parts = triton.cdiv(E, block)
     out = torch.empty_like(mine)
+    normed = None if behind is None else torch.empty_like(mine)
     statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=mine.device)
-    rows = min(MOST_ROWS, triton.next_power_of_2(triton.cdiv(M, FEW_BLOCKS)))
-    _residual_sum_of_peers_kernel[(triton.cdiv(M, rows), num_parts)](
+    _residual_sum_of_peers_kernel[(M, num_parts)](
         addresses,
-        signals,
+        mine.view(torch.int32),
         residual,
         out,
         statistics,
-        residual.stride(0),
-        M,
+        out if normed is None else normed,
+        room,
         E,
+        0.0 if behind is None else behind.eps,
         RANK=rank,
         SIZE=len(addresses),
-        ROWS=rows,
-        BLOCK=BLOCK,
-        num_warps=4 if rows == 1 else 8,
+        BLOCK=block,
+        NORM=behind is not None,
+        CENTERED=behind is not None and behind.column_sums is not None,
+        num_warps=4 if block == BLOCK else 8,  # a thread has words of its own
         **early_launch(mine.device),
     )
-    return out, RowStatistics(statistics, BLOCK)
+    return out, RowStatistics(statistics, block, normed)
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def _residual_sum_of_peers_kernel(
     addresses_ptr,
-    signals_ptr,
+    mine_ptr,  # words of it
     residual_ptr,
     out_ptr,
     statistics_ptr,
-    residual_stride_m,
-    M,
+    normed_ptr,
+    room,
     E,
+    eps,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+    CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    PER_WORD: tl.constexpr = 32 // dtype.primitive_bitwidth
     part = tl.program_id(1)
-    block = tl.program_id(0) * tl.num_programs(1) + part
-    m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    m = tl.program_id(0) + tl.arange(0, 1)[:, None]
     e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
-    in_tile = (m < M) & (e < E)
+    in_row = e < E
+    w = part * (BLOCK // PER_WORD) + tl.arange(0, BLOCK // PER_WORD)[None, :]
+    in_words = w < E // PER_WORD
+    word = m * (E // PER_WORD) + w
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    for other in tl.static_range(SIZE):  # mine is there
-        if other != RANK:
-            signal = tl.load(signals_ptr + other).to(tl.pointer_type(tl.int32)) + block * SIZE + RANK
-            while tl.atomic_cas(signal, 0, 1, sem="release", scope="sys") != 0:
-                pass  # the signal before was not seen yet
-    for other in tl.static_range(SIZE):  # are theirs?
-        if other != RANK:
-            signal = tl.load(signals_ptr + RANK).to(tl.pointer_type(tl.int32)) + block * SIZE + other
-            while tl.atomic_cas(signal, 1, 0, sem="acquire", scope="sys") != 1:
-                pass
-    tl.debug_barrier()  # one thread has looked; none reads before
-    total = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_tile, other=0.0).to(tl.float32)
+    mine = tl.load(mine_ptr + word, mask=in_words, other=0)
+    marked = (mine.to(tl.int64) & 0xFFFFFFFF) | 0x100000000
     for other in tl.static_range(SIZE):
-        theirs = tl.load(addresses_ptr + other).to(tl.pointer_type(out_ptr.dtype.element_ty))
-        # .cg: not from this multiprocessor's own cache
-        total += tl.load(theirs + m * E + e, mask=in_tile, other=0.0, cache_modifier=".cg").to(tl.float32)
-    _store_with_statistics(total, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK)
+        if other != RANK:
+            inbox = tl.load(addresses_ptr + other).to(tl.pointer_type(tl.int64)) + RANK * room
+            tl.store(inbox + word, marked, mask=in_words)
+    total = tl.load(residual_ptr + m * E + e, mask=in_row, other=0.0).to(tl.float32)
+    for other in tl.static_range(SIZE):
+        if other == RANK:
+            total += _floats(mine, dtype, BLOCK)
+        else:
+            inbox = tl.load(addresses_ptr + RANK).to(tl.pointer_type(tl.int64)) + other * room
+            theirs = tl.load(inbox + word, mask=in_words, other=0x100000000, volatile=True)
+            while tl.min(tl.min(theirs >> 32, axis=1), axis=0) == 0:
+                theirs = tl.load(inbox + word, mask=in_words, other=0x100000000, volatile=True)
+            tl.store(inbox + word, tl.zeros_like(theirs), mask=in_words)
+            total += _floats(theirs.to(tl.int32), dtype, BLOCK)
+    _store_with_statistics(total, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
+    if NORM:  # of what is stored
+        stored = tl.where(in_row, total.to(dtype).to(tl.float32), 0.0)
+        if CENTERED:
+            stored = tl.where(in_row, stored - tl.sum(stored, axis=1, keep_dims=True) / E, 0.0)
+        scale = tl.rsqrt(tl.sum(stored * stored, axis=1, keep_dims=True) / E + eps)
+        tl.store(normed_ptr + m * E + e, (stored * scale).to(dtype), mask=in_row)
+
+
+@triton.jit
+def _floats(words, dtype: tl.constexpr, BLOCK: tl.constexpr):
+    """The values [1, BLOCK] in words [1, BLOCK / 2] of two, or [1, BLOCK] of one."""
+    if dtype.primitive_bitwidth == 32:
+        values = words.to(dtype, bitcast=True)
+    else:
+        low = words.to(tl.int16).to(dtype, bitcast=True)
+        high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+        values = tl.reshape(tl.join(low, high), [1, BLOCK])
+    return values.to(tl.float32)
 
 
 def check_residual_sum(total: Tensor, residual: Tensor) -> None:

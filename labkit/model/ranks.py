@@ -11,8 +11,11 @@ class PeerSum(Protocol):
 
     most_rows: int
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Any:
-        """residual + the sum of every rank's linear(x) [M, E], and the statistics of its rows."""
+    def __call__(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, behind: Any = None
+    ) -> Any:
+        """residual + the sum of every rank's linear(x) [M, E], and the statistics of its rows. With a product
+        `behind` it they bring the rows behind that one's norm as well."""
 
 
 class Ranks:

@@ -3,10 +3,11 @@
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
+import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.kernels import RowStatistics
-from labkit.kernels.residual_sum import BLOCK, PeerParts, residual_sum_of_peers_triton
+from labkit.kernels import NormLinear, RowStatistics
+from labkit.kernels.residual_sum import PeerParts, residual_sum_of_peers_triton, words_of
 
 # Of a sum that every rank reads whole. For more, NCCL's are faster, of which each rank makes a part: 32 rows
 # of 4,096 took 11 us beside NCCL's 12 on two H200s, and 256 of them took 56 beside 32.
@@ -14,7 +15,7 @@ MOST_VALUES = 2**17
 
 
 class PeerMemorySum:
-    """Two buffers for a rank's part of a sum, in symmetric memory, which launches take in turn.
+    """Two inboxes for the other ranks' parts of a sum, in symmetric memory, which launches take in turn.
 
     A rank writes into the one again two sums later: by then the sum between has told that all have read it.
     """
@@ -23,25 +24,25 @@ class PeerMemorySum:
         """Made by all ranks together. width: E."""
         self._rank = rank
         self.most_rows = max(1, MOST_VALUES // width)
-        num_signals = self.most_rows * -(-width // BLOCK) * size
-        self._signals = shared(torch.zeros(num_signals, dtype=torch.int32, device=device))
-        empty = torch.zeros(self.most_rows, width, dtype=dtype, device=device)
-        self._buffers = [shared(empty), shared(empty)]
+        self._room = words_of(self.most_rows * width, dtype)
+        empty = torch.zeros(size, self._room, dtype=torch.int64, device=device)
+        self._inboxes = [shared(empty), shared(empty)]
         self._turn = 0
 
     def __call__(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor,
+        behind: NormLinear | None = None,
     ) -> tuple[Tensor, RowStatistics]:
-        """residual + the sum of every rank's linear(x) [M, E], and the statistics of its rows."""
+        """residual + the sum of every rank's linear(x) [M, E], and the statistics of its rows, which bring
+        the rows behind the norm of the product `behind` as well."""
         self._turn = 1 - self._turn
-        buffer, addresses = self._buffers[self._turn]
-        mine = buffer[: len(x)]
-        if bias is None:
-            torch.mm(x, weight.T, out=mine)
-        else:
-            torch.addmm(bias, x, weight.T, out=mine)
-        parts = PeerParts(mine, addresses, self._signals[1], self._rank)
-        return residual_sum_of_peers_triton(parts, residual)
+        _, addresses = self._inboxes[self._turn]
+        parts = PeerParts(F.linear(x, weight, bias), addresses, self._room, self._rank)
+        return residual_sum_of_peers_triton(parts, residual, behind)
 
 
 def shared(like: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,15 +4,16 @@ from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fused_linear_cases import TOLERANCE, devices, dtypes, needs_triton
 
-from labkit.kernels.fused_linear import mean_and_rstd
+from labkit.kernels.fused_linear import NormLinear, mean_and_rstd, row_statistics
 from labkit.kernels.residual_sum import (
-    BLOCK,
     PeerParts,
     residual_sum_of_peers_triton,
     residual_sum_plain,
     residual_sum_triton,
+    words_of,
 )
 
 
@@ -32,39 +33,71 @@ def test_it_is_the_sum_with_the_statistics_of_its_rows(
     close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(theirs, sizes[1], 1e-5))
 
 
-def two_ranks(parts: torch.Tensor, signals: torch.Tensor) -> list[PeerParts]:
-    """As each of them has it. parts: [2, M, E]. signals: [2, M, P, 2]."""
-    addresses, places = (
-        torch.tensor([each.data_ptr() for each in both], device=parts.device) for both in (parts, signals)
-    )
-    return [PeerParts(parts[rank], addresses, places, rank) for rank in range(2)]
+def with_peers(
+    mine: torch.Tensor, theirs: torch.Tensor, rank: int
+) -> tuple[PeerParts, torch.Tensor]:  # what this rank has, and both inboxes [2, 2, S]
+    """One of two ranks, and the other's part in its inbox already."""
+    room = words_of(mine.numel(), mine.dtype) + 3
+    inboxes = torch.zeros(2, 2, room, dtype=torch.int64, device=mine.device)
+    inboxes[rank, 1 - rank, : room - 3] = marked(theirs)
+    addresses = torch.tensor([inbox.data_ptr() for inbox in inboxes], device=mine.device)
+    return PeerParts(mine, addresses, room, rank), inboxes
 
 
-def num_blocks(M: int, E: int) -> int:
-    rows = 1 if M <= 8 else 4
-    return -(-M // rows) * -(-E // BLOCK)
+def marked(part: torch.Tensor) -> torch.Tensor:
+    """The words of a part, as another rank writes them."""
+    return part.flatten().view(torch.int32).long() & 0xFFFFFFFF | 1 << 32
 
 
 @needs_triton
 @devices
 @dtypes
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600), (19, 24)], ids=str)  # the last in blocks of 4 rows
+@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600), (9, 24)], ids=str)
 def test_parts_of_peers_are_summed_when_they_are_there(
     sizes: tuple[int, int], rank: int, dtype: torch.dtype, device: str
 ):
     torch.manual_seed(0)
-    *parts, residual = torch.randn(3, *sizes, device=device).to(dtype)
-    signals = torch.zeros(2, sizes[0], -(-sizes[1] // BLOCK), 2, dtype=torch.int32, device=device)
-    blocks = signals.flatten(1, 2)[:, : num_blocks(*sizes)]
-    blocks[rank, :, 1 - rank] = 1  # the other's part is there
-    out, statistics = residual_sum_of_peers_triton(two_ranks(torch.stack(parts), signals)[rank], residual)
-    expected, theirs = residual_sum_plain(sum(parts), residual)
+    mine, theirs, residual = torch.randn(3, *sizes, device=device).to(dtype)
+    parts, inboxes = with_peers(mine, theirs, rank)
+    out, statistics = residual_sum_of_peers_triton(parts, residual)
+    expected, expected_statistics = residual_sum_plain(mine + theirs, residual)
     close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     close(out, expected)
-    close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(theirs, sizes[1], 1e-5))
-    assert not signals[rank].any()  # seen
-    assert blocks[1 - rank, :, rank].all() and not signals[1 - rank, ..., 1 - rank].any()  # told
+    close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(expected_statistics, sizes[1], 1e-5))
+    assert not inboxes[rank].any()  # taken
+    assert inboxes[1 - rank, rank, :-3].equal(marked(mine))  # told
+    assert not inboxes[1 - rank, rank, -3:].any() and not inboxes[1 - rank, 1 - rank].any()
+
+
+@needs_triton
+@devices
+@dtypes
+@pytest.mark.parametrize("column_sums", [None, torch.zeros(1)], ids=["RMS", "layer"])
+def test_the_norm_of_the_product_behind_is_made_of_each_row_as_well(
+    column_sums: torch.Tensor | None, dtype: torch.dtype, device: str
+):
+    torch.manual_seed(0)
+    mine, theirs, residual = torch.randn(3, 9, 1600, device=device).to(dtype)
+    parts, _ = with_peers(mine, theirs, 0)
+    behind = NormLinear(torch.empty(0, 1600), column_sums, None, 1e-5)
+    out, statistics = residual_sum_of_peers_triton(parts, residual, behind)
+    norm = F.rms_norm if column_sums is None else F.layer_norm
+    close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    close(out, residual_sum_plain(mine + theirs, residual)[0])
+    close(statistics.normed, norm(out.float(), (1600,), eps=1e-5).to(dtype))
+    close(mean_and_rstd(statistics, 1600, 1e-5), mean_and_rstd(row_statistics(out, 1600), 1600, 1e-5))
+
+
+def test_parts_that_do_not_fit_the_room_are_refused():
+    mine, addresses = torch.zeros(2, 16), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match="2 of them at most 31 words"):
+        residual_sum_of_peers_triton(PeerParts(mine, addresses, 31, 0), mine)
+    mine = mine[:, :15].half()
+    with pytest.raises(ValueError, match="mine has strides"):
+        residual_sum_of_peers_triton(PeerParts(mine[:, :14], addresses, 64, 0), mine[:, :14])
+    with pytest.raises(ValueError, match="rows of 15 values must fill words of 4 bytes"):
+        residual_sum_of_peers_triton(PeerParts(mine.clone(), addresses, 64, 0), mine.clone())
 
 
 @pytest.mark.parametrize("function", [residual_sum_plain, residual_sum_triton])

@@ -19,13 +19,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return seen_by_ranks("gpus", tmp_path_factory.mktemp("gpus"), "cuda")
 
 
-@pytest.mark.parametrize("rung", ON_GPUS)
-def test_two_gpus_make_the_tokens_of_one(seen: list[dict[str, Any]], rung: str):
-    engine = InferenceEngine(
-        load_model("random:small-llama"), LADDER[rung].options, device="cuda:0", **SETTINGS
-    )
+@pytest.mark.parametrize("case", [*ON_GPUS, "wide"])
+def test_two_gpus_make_the_tokens_of_one(seen: list[dict[str, Any]], case: str):
+    options = LADDER[case].options if case in ON_GPUS else None
+    engine = InferenceEngine(load_model("random:small-llama"), options, device="cuda:0", **SETTINGS)
     expected = outcome(engine)
-    leader, follower = (each[rung] for each in seen)
+    leader, follower = (each[case] for each in seen)
     assert leader == expected
     assert follower["counters"] == expected["counters"]
 

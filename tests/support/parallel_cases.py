@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, StreamingServer
+from labkit.engine.step import fused
 from labkit.errors import BrokenEngineError, RankError, RequestError
 from labkit.model import GPT2Config, LanguageModel, load_model
 from labkit.model.checkpoint import random_network
@@ -135,6 +136,9 @@ def run_gpus(ranks: TorchRanks) -> dict[str, Any]:
     for rung in ON_GPUS:
         engine = ParallelEngine(model, ranks, LADDER[rung].options, **SETTINGS)
         seen[rung] = engine.lead_or_follow(lambda engine=engine: outcome(engine)) or books(engine)
+    fused.WIDE_LAYER = 0  # products are the library's, and sums bring the norms
+    engine = ParallelEngine(model, ranks, **SETTINGS)
+    seen["wide"] = engine.lead_or_follow(lambda: outcome(engine)) or books(engine)
     ranks.has_peer_memory = False
     engine = ParallelEngine(model, ranks, **SETTINGS)
     seen["NCCL"] = engine.lead_or_follow(lambda: flood(engine)) or books(engine)

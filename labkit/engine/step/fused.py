@@ -114,7 +114,10 @@ def suited(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKerne
         return kernels
     if any(product.weight.shape in measured or product.weight.shape in TILES for product in layer.products):
         return kernels
-    return by_library(kernels, ranks)
+    kernels = by_library(kernels, ranks)
+    if ranks.size == 1:
+        return kernels
+    return kernels._replace(linear_residual=partial(kernels.linear_residual, behind=layer.qkv))
 
 
 class FusedDeviceStep(DeviceStep):

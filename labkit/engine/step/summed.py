@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.engine.step.fused import FusedKernels
-from labkit.kernels import RowStatistics
+from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.residual_sum import residual_sum_plain, residual_sum_triton
 from labkit.model import Network
 from labkit.model.ranks import PeerSum, Ranks
@@ -36,12 +36,13 @@ def linear_sum_residual(
     ranks: Ranks,
     add: Callable[[Tensor, Tensor], tuple[Tensor, RowStatistics]],
     peer_sum: PeerSum | None = None,
+    behind: NormLinear | None = None,
     **_of_tiles: Any,  # which PyTorch's product has no use for
 ) -> tuple[Tensor, RowStatistics]:
     """residual + the sum of every rank's linear(x) [M, N], and the statistics of its rows.
 
-    peer_sum: for as many rows as it takes.
+    peer_sum: for as many rows as it takes. behind: a product whose norm it makes of them as well.
     """
     if peer_sum is not None and len(x) <= peer_sum.most_rows:
-        return peer_sum(x, weight, bias, residual)
+        return peer_sum(x, weight, bias, residual, behind)
     return add(ranks.sum(F.linear(x, weight, bias)), residual)

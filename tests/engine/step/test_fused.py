@@ -225,8 +225,10 @@ def test_wide_layers_without_measured_tiles_take_the_librarys_products(
     assert (taken.norm_linear is norm_linear_library) == is_library
     assert (taken.linear_residual is linear_residual_library) == is_library
     assert fused.suited(PLAIN, layer, ALONE) is PLAIN
-    ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is
-    assert fused.suited(kernels, layer, ranks).linear_residual is linear_residual_triton
+    ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is, and makes the norm behind it
+    summed = fused.suited(kernels, layer, ranks).linear_residual
+    assert getattr(summed, "func", summed) is linear_residual_triton
+    assert getattr(summed, "keywords", {}) == ({"behind": layer.qkv} if is_library else {})
 
 
 @needs_interpreter
