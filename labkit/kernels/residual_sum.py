@@ -1,7 +1,7 @@
 """What other kernels have summed, the residual it is added to, and the statistics of its rows, in one kernel.
 
-So that no kernel need sum what several GPUs have before it, it can read their parts from their memory.
-M rows (one new token per request), E columns, R ranks.
+So that no kernel need sum what several GPUs have before it, they can write their parts into each other's
+memory. M rows (one new token per request), E columns, R ranks.
 """
 
 from typing import NamedTuple

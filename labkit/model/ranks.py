@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class PeerSum(Protocol):
-    """Sums of few rows that every rank reads from the others' memory, in the kernel that needs them."""
+    """Sums of few rows that ranks write into each other's memory, in the kernel that needs them."""
 
     most_rows: int
 

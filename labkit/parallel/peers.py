@@ -1,4 +1,4 @@
-"""Sums over GPUs of one host that reach each other's memory, in the kernel that adds the residual."""
+"""Sums over GPUs of one host that write into each other's memory, in the kernel that adds the residual."""
 
 import torch
 import torch.distributed as dist
@@ -9,9 +9,9 @@ from torch import Tensor
 from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.residual_sum import PeerParts, residual_sum_of_peers_triton, words_of
 
-# Of a sum that every rank reads whole. For more, NCCL's are faster, of which each rank makes a part: 32 rows
-# of 4,096 took 11 us beside NCCL's 12 on two H200s, and 256 of them took 56 beside 32.
-MOST_VALUES = 2**17
+# Of a sum that every rank makes whole. 32 rows of 4,096 took 5 us beside NCCL's 12 on two H100s, 128 of them
+# 11 beside 18; of more, NCCL's ranks make a part each.
+MOST_VALUES = 2**19
 
 
 class PeerMemorySum:

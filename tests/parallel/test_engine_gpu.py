@@ -1,4 +1,4 @@
-"""Two ranks on two GPUs: sums from the other GPU's memory and by NCCL, in graphs. One start for all cases."""
+"""Two ranks on two GPUs: sums through the GPUs' memory and by NCCL, in graphs. One start for all cases."""
 
 from typing import Any
 
