@@ -19,15 +19,19 @@ HOST, NAME = "127.0.0.1", "labkit"
 UNTIL_TOLD = 0.5  # seconds after which a replica's engine has told its state
 
 
-def interleaved(load: str, prefixes: int, asked: Asked) -> tuple[Request, ...]:
-    """So many loads of that name, each of its own seed, whose requests take turns.
+def mixed(load: str, prefixes: int, asked: Asked) -> tuple[Request, ...]:
+    """So many loads of that name, each of its own seed, whose requests come in random order.
 
     Of a load in which prompts begin alike these are as many beginnings. Raises OptionError as `make_load`.
     """
+    if prefixes == 1:
+        return make_load(load, asked)
     num = -(-len(asked.alike) // prefixes)
     seeds = range(asked.seed * prefixes, (asked.seed + 1) * prefixes)
     loads = [make_load(load, replace(asked, alike=asked.alike[:num], seed=seed)) for seed in seeds]
-    return tuple(each for turn in zip(*loads, strict=True) for each in turn)[: len(asked.alike)]
+    requests = [each for turn in zip(*loads, strict=True) for each in turn][: len(asked.alike)]
+    asked.numbers().shuffle(requests)  # or a number of replicas that divides theirs would get each its own
+    return tuple(requests)
 
 
 class Cluster:

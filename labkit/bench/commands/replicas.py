@@ -18,7 +18,7 @@ from labkit.bench.http import Readers
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import LOADS, Asked
 from labkit.bench.record import make_record, write_record
-from labkit.bench.replicas import Cluster, interleaved
+from labkit.bench.replicas import Cluster, mixed
 from labkit.bench.workload import Request
 from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
@@ -52,7 +52,7 @@ class Settings(RungFlag, DeviceFlags):
         Kind(policy_list, "POLICY,..."),
     )
     load: str = flag("ragged", "requests are as labkit/bench/loads.py says", choices=LOADS)
-    prefixes: int = flag(1, "this many loads, each of another seed, take turns", COUNT)
+    prefixes: int = flag(1, "this many loads, each of another seed, are mixed", COUNT)
     requests: int = flag(ByDevice(512, 16), "each replica gets this many requests on average", COUNT)
     max_new_tokens: int = flag(ByDevice(256, 32), "a request makes at most this many tokens", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "each replica decodes at most this many together", BATCH)
@@ -85,7 +85,7 @@ def run(args: Settings) -> None:
     def requests(replicas: int, seed: int) -> tuple[Request, ...]:
         params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
         alike = (Request((), params),) * (replicas * args.requests)
-        return interleaved(args.load, args.prefixes, Asked(alike, vocabulary, seed))
+        return mixed(args.load, args.prefixes, Asked(alike, vocabulary, seed))
 
     app = AppArgs(
         model=args.model,

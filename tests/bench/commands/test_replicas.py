@@ -22,7 +22,7 @@ def test_it_needs_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 def test_two_replicas_under_both_policies_write_one_record(tmp_path: Path):
-    """Three beginnings by turns: two replicas by turns compute each twice."""
+    """Of three beginnings by turns two replicas compute most twice."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
