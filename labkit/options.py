@@ -19,6 +19,7 @@ CHOICES = {
     "batching": ("padded", "packed"),
     "prefixes": ("whole_prompts", "blocks"),
     "kv_cache_dtype": ("auto", "int8", "fp8"),
+    "speculation": ("none", "ngrams"),
     "attention": ("auto", "plain", "triton"),
 }
 
@@ -39,6 +40,8 @@ NEEDS = (
     (("prefixes", "blocks"), ("layer_tables", ("shared",))),
     (("kv_cache_dtype", "int8"), ("batching", ("packed",))),
     (("kv_cache_dtype", "fp8"), ("batching", ("packed",))),
+    (("speculation", "ngrams"), ("batching", ("packed",))),
+    (("speculation", "ngrams"), ("kv_cache_dtype", ("auto",))),
 )
 
 
@@ -81,6 +84,10 @@ class EngineOptions:
     kv_cache_dtype: what keys and values are kept in. "auto": the model's dtype; "int8" and "fp8" (e4m3): 8
         bits, with a scale for each token and head (`eight_bit`). Only these change tokens. On a GPU, "fp8"
         needs compute capability 8.9.
+    speculation: how many tokens a step makes. "none": one for each request; "ngrams": several where the
+        request's own text foretells them: drafts are copied from behind an earlier place of its last tokens,
+        verified together in one step, and kept as far as they are right (`ReadVerified`, `VerifyStep`). The
+        tokens are the same.
     attention: which paged attention runs. "plain": PyTorch; "triton": the kernel;
         "auto": the kernel on a CUDA GPU, PyTorch elsewhere. The same on every rung.
     Raises OptionError for a value that is not listed, or that needs another one.
@@ -99,6 +106,7 @@ class EngineOptions:
     batching: str = "padded"
     prefixes: str = "whole_prompts"
     kv_cache_dtype: str = "auto"
+    speculation: str = "none"
     attention: str = "auto"
 
     __repr__ = repr_of_changes

@@ -131,7 +131,7 @@ class InferenceEngine:
             parts, self.model.network, self.kv_manager, scheduler.max_batch_size
         )
         self._tiles = tiles_of(self.decode_step)
-        self.readback = build_readback(parts, self.decode_step)
+        self.readback = build_readback(parts, self.model.network, self.kv_manager, self.decode_step)
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         self.prefill = build_prefill(
             parts, self.model.network, self.scheduler, self.kv_manager, self.prefix_cache, self.decode_step
@@ -389,6 +389,11 @@ class InferenceEngine:
                 self.delivery.hand_out_batch(batch, tokens.token_ids)
             else:
                 self.delivery.accept(tokens.requests, tokens.token_ids)
+                self._counters.drafted_tokens += tokens.num_drafted
+                for later in tokens.more:
+                    self._counters.accepted_tokens += len(later.requests)
+                    unfinished = later.of_unfinished
+                    self.delivery.accept(unfinished.requests, unfinished.token_ids)
             self._counters.decoded_tokens += self._counters.generated_tokens - before
         if not self.scheduler.running:  # a step may be in flight for requests that have just ended
             self.readback.drop()

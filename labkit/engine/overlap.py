@@ -14,11 +14,22 @@ class NextTokens(NamedTuple):
     """One token per request; None where its logits are not finite numbers.
 
     batch: these requests, if all were launched once more: then none of the tokens is None, or at a limit.
+    more: tokens behind these, of requests for which the same step has made several, in their order: drafts
+        that were right, of num_drafted.
     """
 
     requests: list[Request]
     token_ids: Sequence[int | None]
     batch: "Batch | None" = None
+    more: "Sequence[NextTokens]" = ()
+    num_drafted: int = 0
+
+    @property
+    def of_unfinished(self) -> "NextTokens":
+        """Those of requests that have not ended."""
+        pairs = zip(self.requests, self.token_ids, strict=True)
+        left = [(request, token_id) for request, token_id in pairs if request.completion is None]
+        return NextTokens([request for request, _ in left], [token_id for _, token_id in left])
 
 
 class ReadOneBehind:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.checks import QUOTED
+from labkit.engine.drafting import DraftBalance
 from labkit.engine.sampling import (
     RowLogprobs,
     SamplingParams,
@@ -126,6 +127,7 @@ class Request:
     # When its tokens were ready. Those who decode together share a list, which may go on after a later one.
     time_lists: list[list[float]] = field(default_factory=list)
     decoder: TextDecoder | None = None  # of a request that has stop strings
+    draft_balance: DraftBalance = field(default_factory=DraftBalance)
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -15,6 +15,8 @@ class EngineCounters:
     decode_steps: int = 0
     generated_tokens: int = 0
     decoded_tokens: int = 0  # of them by decode steps; prefills make the others
+    drafted_tokens: int = 0  # that were verified (speculation), and
+    accepted_tokens: int = 0  # how many of them were right
     preemptions: int = 0
     prefill_seconds: float = 0.0  # in the parts of steps that gave requests their first token
     decode_seconds: float = 0.0  # in the parts of steps that gave running requests one more

@@ -26,6 +26,7 @@ from labkit.kernels.kv_append import (
     kv_append_triton_identity_pos,
 )
 from labkit.kernels.linear_residual import linear_residual_plain, linear_residual_triton
+from labkit.kernels.ngram_drafts import ngram_drafts_plain, ngram_drafts_triton
 from labkit.kernels.packed_attention import packed_attention_plain, packed_attention_triton
 from labkit.kernels.packed_prompts import PackedRows, kv_append_packed_plain, kv_append_packed_triton
 from labkit.kernels.paged_attention import (
@@ -76,6 +77,8 @@ __all__ = [
     "kv_append_triton_identity_pos",
     "linear_residual_plain",
     "linear_residual_triton",
+    "ngram_drafts_plain",
+    "ngram_drafts_triton",
     "norm_linear_plain",
     "norm_linear_triton",
     "num_splits",

@@ -57,6 +57,8 @@ class ParallelEngine(InferenceEngine):
         """
         require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
         require_kind("ranks", ranks, TorchRanks, "TorchRanks(), made once in each process")
+        if options is not None and options.speculation != "none":
+            raise OptionError("drafts are not verified on several ranks: leave speculation = 'none'")
         self.ranks = ranks
         self._news: list[list[Any]] = []  # to be told before the next step
         with ranks.together():

@@ -41,6 +41,7 @@ from labkit.kernels import (
     grouped_attention,
     kv_append,
     library_linear,
+    ngram_drafts,
     packed_attention,
     packed_prompts,
     paged_attention,
@@ -73,6 +74,7 @@ MODULES = (
     grouped_attention,
     kv_append,
     library_linear,
+    ngram_drafts,
     packed_attention,
     packed_prompts,
     paged_attention,
@@ -254,6 +256,11 @@ def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:
         sampling.draw_triton(logits, int64(B), int64(B), int64(S), state, is_filtered)
 
 
+def drafts(S: int = 9, W: int = 8200) -> None:
+    texts = empty(S, W, dtype=torch.int32)
+    ngram_drafts.ngram_drafts_triton(texts, int32(S), int64(8), int64(8), 7)
+
+
 def products(dtype: torch.dtype, sizes: list, rows: list[int] | None = None) -> Iterator[Case]:
     """Of each size, for each number of rows, or for each that has a tile in the table."""
     for N, K in sizes:
@@ -328,6 +335,7 @@ def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
 
 def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
+    yield partial(drafts)
     for dtype in DTYPES:
         yield partial(ends, dtype)
         yield partial(draw, dtype)
@@ -350,6 +358,7 @@ def quick(arch: int) -> Iterator[Case]:
     tightest one with the largest heads; elsewhere nothing."""
     if arch not in (NATIVE, TIGHTEST):
         return
+    yield partial(drafts)
     yield partial(ends, torch.float16)
     yield partial(draw, torch.float16)
     yield from products(torch.float16, list(tiles.TILES))

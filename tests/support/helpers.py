@@ -18,7 +18,13 @@ from labkit.engine import Completion, InferenceSession, StepOutput
 from labkit.engine.config import EIGHT_AT_A_TIME
 from labkit.kernels.eight_bit import is_eight_bit, scales_of
 from labkit.kvcache import KVBlockManager, Prefixes
-from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, PAGED_ENGINE, SAMPLING_WITHOUT_SORTS
+from labkit.ladder import (
+    BLOCK_PREFIX_CACHE,
+    DEVICE_RESIDENT_STATE,
+    OVERLAP,
+    PAGED_ENGINE,
+    SAMPLING_WITHOUT_SORTS,
+)
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
@@ -33,7 +39,7 @@ PARAMS = {"greedy": GREEDY, "seeded": SEEDED}
 
 EXACT = [number for number, rung in LADDER.items() if rung.is_exact]  # the rungs that make the same tokens
 # Each of them, the append that no rung has, because the one that does is better, and
-# halfway: from 06 to 07, from 06 to 12, and from 12 to 14.
+# halfway: from 06 to 07, from 06 to 12, and from 12 to 14; and 14 with drafts.
 ENGINES = (
     {number: LADDER[number].options for number in EXACT}
     | {
@@ -44,12 +50,13 @@ ENGINES = (
         "shared tables": replace(DEVICE_RESIDENT_STATE, layer_tables="shared"),
         "06, searched": replace(DEVICE_RESIDENT_STATE, sampler="searched"),
         "12, blocks": replace(SAMPLING_WITHOUT_SORTS, prefixes="blocks"),
+        "14, ngrams": replace(BLOCK_PREFIX_CACHE, speculation="ngrams"),
     }
 )
 
 
 # One of each way through the code; all others run at night.
-BY_DAY = ("00", "02", "05", "07", "10", "12", "14")
+BY_DAY = ("00", "02", "05", "07", "10", "12", "14", "14, ngrams")
 every_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 engines_by_day = pytest.mark.parametrize(
     "options",

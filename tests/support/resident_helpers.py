@@ -10,7 +10,12 @@ from labkit.engine.step.staging import TokenCopy
 
 RUNG_00 = LADDER["00"].options
 NAMES = {options: name for name, options in ENGINES.items()}  # some have two
-ALL_RESIDENT = {name: options for options, name in NAMES.items() if options.block_tables == "resident"}
+# Without drafts: their steps are not decode steps.
+ALL_RESIDENT = {
+    name: options
+    for options, name in NAMES.items()
+    if options.block_tables == "resident" and options.speculation == "none"
+}
 # Those that read a step's tokens before the next one: after each step, host and device agree.
 RESIDENT = {name: options for name, options in ALL_RESIDENT.items() if options.readback == "at_once"}
 FUSED_WRITE = {name: options for name, options in ALL_RESIDENT.items() if options.kv_write == "fused"}

@@ -11,13 +11,21 @@ from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import Parts
 from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.speculation import ReadVerified
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
 from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
-from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels, padded_head, triton_kernels
-from labkit.engine.step.fused_chunk import FusedChunkStep
+from labkit.engine.step.fused import (
+    PLAIN,
+    FusedDeviceStep,
+    FusedKernels,
+    padded_head,
+    suited,
+    triton_kernels,
+)
+from labkit.engine.step.fused_chunk import ChunkLayers, FusedChunkStep
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.engine.step.host import DecodeStep
@@ -26,6 +34,7 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.summed import summed
+from labkit.engine.step.verify import GraphedVerifyStep, ResidentVerifyStep, VerifyStep
 from labkit.errors import OptionError
 from labkit.kernels import (
     PagedAttentionAppend,
@@ -36,6 +45,8 @@ from labkit.kernels import (
     kv_append_packed_plain,
     kv_append_packed_triton,
     kv_append_triton_identity_pos,
+    ngram_drafts_plain,
+    ngram_drafts_triton,
     packed_attention_plain,
     packed_attention_triton,
     paged_attention_append_plain,
@@ -98,9 +109,38 @@ def build_decode_step(
     )
 
 
-def build_readback(parts: Parts, decode_step: DecodeStep | ResidentDecodeStep) -> ReadAtOnce | ReadOneBehind:
-    """The way in which tokens are read that the options choose."""
-    return parts["readback"](decode_step)
+def build_readback(
+    parts: Parts, network: Network, kv_manager: KVBlockManager, decode_step: DecodeStep | ResidentDecodeStep
+) -> ReadAtOnce | ReadOneBehind:
+    """The way in which tokens are read that the options choose, and in which drafts are verified."""
+    if parts.options.speculation == "none":
+        return parts["readback"](decode_step)
+    assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
+    return ReadVerified(decode_step, build_verify_step(parts, network, kv_manager, decode_step))
+
+
+def build_verify_step(
+    parts: Parts, network: Network, kv_manager: KVBlockManager, decode_step: ResidentDecodeStep
+) -> ResidentVerifyStep:
+    """The step that verifies drafts, by the weights of the decode step, launched as the options say."""
+    device, options = kv_manager.k_cache.device, parts.options
+    decoding = device_step_of(decode_step)
+    assert isinstance(decoding, FusedDeviceStep), "NEEDS asks for layer_kernels = 'fused'"
+    on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
+    kernels = suited(
+        fused_kernels(options, network, kv_manager, on_triton), decoding.layers[0], network.ranks
+    )
+    attention = PackedAttention(kv_manager, *(PACKED_TRITON if on_triton else PACKED_PLAIN))
+    verify_step = VerifyStep(
+        ChunkLayers(decoding, attention, kernels),
+        decode_step.slots,
+        build_sampler(parts, on_triton),
+        ngram_drafts_triton if on_triton else ngram_drafts_plain,
+        kv_manager.max_blocks_per_seq * kv_manager.block_size,
+    )
+    is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
+    launched = GraphedVerifyStep(verify_step) if is_graph else verify_step
+    return ResidentVerifyStep(decode_step, launched, verify_step)
 
 
 def build_resident_step(

@@ -9,6 +9,7 @@ from torch import Tensor
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, by_library, suited
+from labkit.kernels import PackedRows
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
 from labkit.model.decoder_weights import split_heads
@@ -24,6 +25,10 @@ class ChunkLayers(FusedDeviceStep):
         vars(self).update(vars(step))  # its weights are in memory once
         self.kernels = kernels
         self._packed_attention = attention
+
+    def begin_chunk(self, rows: PackedRows) -> None:
+        """Prepare for a chunk of these rows, before its first layer."""
+        self._packed_attention.begin(rows)
 
     def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
         """Attention [T, H * D] of one layer for its queries, keys and values [T, (H + 2 * G) * D], which are
@@ -62,6 +67,6 @@ class FusedChunkStep(ChunkStep):
     def __call__(self, numbers: Tensor) -> Tensor:
         layers = self.few if self.layout.num_rows(numbers) <= MOST_ROWS else self.many
         inputs = self.layout.split(numbers)
-        self.attention.begin(self.layout.rows_of(inputs))
+        layers.begin_chunk(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
             return layers.chunk_logits(inputs.token_ids, inputs.positions, inputs.last_rows)

@@ -13,6 +13,7 @@ from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import PARTS
 from labkit.engine.prefill import PaddedPrefill
+from labkit.engine.speculation import ReadVerified
 from labkit.engine.step import build
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
 from labkit.engine.step.device import DeviceStep
@@ -46,7 +47,8 @@ def test_every_option_has_its_choices_and_every_choice_its_class():
         "latency": {"exposed": None},  # by layer_kernels
         "batching": {"padded": PaddedPrefill},  # which has no part of its own
     }
-    assert set(PARTS) == set(CHOICES) - {"attention", "sampler", "kv_cache_dtype"}  # functions, and a type
+    # Functions, a type, and a class that stands in for another option's.
+    assert set(PARTS) == set(CHOICES) - {"attention", "sampler", "kv_cache_dtype", "speculation"}
     for name, parts in PARTS.items():
         by_choice = {choice: (parts | elsewhere.get(name, {}))[choice] for choice in CHOICES[name]}
         assert len(by_choice) == len(parts) + len(elsewhere.get(name, {}))
@@ -63,7 +65,8 @@ def test_an_engine_is_made_of_the_classes_that_its_options_name(options):
         assert type(manager) is OneTableBlockManager
     else:
         assert type(manager) is PARTS["block_info"][options.block_info]
-    assert type(engine.readback) is PARTS["readback"][options.readback]
+    is_drafting = options.speculation == "ngrams"
+    assert type(engine.readback) is (ReadVerified if is_drafting else PARTS["readback"][options.readback])
     assert type(engine.prefill) is {"padded": PaddedPrefill, "packed": PackedPrefill}[options.batching]
     if options.batching == "packed":
         assert engine.prefill.make_chunk is PackedChunk

@@ -1,0 +1,339 @@
+"""Speculation: the tokens without drafts, in fewer steps; nothing of a refused draft stays."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import (
+    Boom,
+    assert_no_block_is_lost,
+    failing,
+    make_engine,
+    run,
+    tokens_alone,
+    tokens_by_request,
+    tokens_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton_marks import needs_triton
+
+from labkit import CacheConfig, FinishReason, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit.engine import speculation
+from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
+from labkit.engine.step.staging import TokenCopy
+from labkit.engine.step.verify import MOST_DRAFTS, MOST_ROWS, drafts_each
+from labkit.errors import OptionError
+from labkit.ladder import BLOCK_PREFIX_CACHE, RAGGED_BATCHES
+from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3
+from labkit.model.small import small_model as model_of
+from labkit.options import EngineOptions
+
+pytestmark = pytest.mark.slow
+NGRAMS = replace(BLOCK_PREFIX_CACHE, speculation="ngrams")
+FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_QWEN3}
+families = pytest.mark.parametrize("family", FAMILIES)
+REPEATED = [(1, 2, 3, 1, 2, 3), (7, 8) * 5, tuple(range(20, 30)) * 2, (5,) * 4, (9, 4, 7)]
+
+
+@pytest.fixture
+def model(family, tiny) -> LanguageModel:
+    return model_named(family, tiny)
+
+
+def model_named(family: str, tiny: LanguageModel) -> LanguageModel:
+    return tiny if family == "tiny-gpt2" else model_of(config=FAMILIES[family])
+
+
+# --- the same tokens -------------------------------------------------------------------------------
+
+EACH_PARAMS = st.sampled_from(
+    [
+        SamplingParams(24, stop_on_eos=False),
+        SamplingParams(17),
+        SamplingParams(24, temperature=0.3, seed=1, stop_on_eos=False),
+        SamplingParams(9, temperature=0.7, top_k=5, top_p=0.9, seed=2),
+        SamplingParams(24, stop=["e", "!"]),
+    ]
+)
+
+
+@families
+@given(
+    requests=st.lists(st.tuples(st.sampled_from(REPEATED), EACH_PARAMS), min_size=1, max_size=6),
+    block_size=st.integers(1, 6),
+    num_blocks=st.sampled_from([44, 60, 300]),
+    max_batch_size=st.integers(1, 6),
+)
+@settings(max_examples=12, deadline=None)
+def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
+    family, tiny, requests, block_size, num_blocks, max_batch_size
+):
+    model = model_named(family, tiny)
+    prompts, params = zip(*requests, strict=True)
+    made = []
+    for options in (BLOCK_PREFIX_CACHE, NGRAMS):
+        engine = make_engine(
+            model,
+            options,
+            block_size=block_size,
+            max_blocks_per_layer=num_blocks,
+            max_batch_size=max_batch_size,
+        )
+        request_ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
+        outputs = run(engine)
+        ends = {o.request_id: o.completion for o in outputs if o.completion}
+        made.append([(ends[i].token_ids, ends[i].text, ends[i].finish_reason) for i in request_ids])
+        handed_out = tokens_by_request(outputs)
+        assert [handed_out[i] for i in request_ids] == [ends[i].token_ids for i in request_ids]
+        assert_no_block_is_lost(engine)
+    assert made[0] == made[1]
+
+
+def test_a_text_that_repeats_itself_takes_fewer_steps(tiny):
+    """Greedy, a small model soon says the same again and again."""
+    params = SamplingParams(40, stop_on_eos=False)
+    engine = make_engine(tiny, NGRAMS, block_size=8, max_blocks_per_layer=40)
+    made = tokens_of(engine.generate(REPEATED[:1], params))
+    assert made == tokens_of(make_engine(tiny, BLOCK_PREFIX_CACHE).generate(REPEATED[:1], params))
+    counters = engine.stats().counters
+    assert counters.generated_tokens == 40
+    assert counters.decode_steps == 39 - counters.accepted_tokens
+    assert counters.drafted_tokens >= counters.accepted_tokens >= 10
+
+
+def drafting(engine: InferenceEngine, texts: Sequence[tuple[int, ...]], wrong_at: int = 99) -> None:
+    """Have the engine draft how these texts go on, but for the draft at one place, which is wrong."""
+
+    def find_drafts(rows, context_lens, slot_mapping, limits, num_drafts):
+        drafts = torch.full((len(slot_mapping), num_drafts), -1)
+        for b, (slot, limit) in enumerate(zip(slot_mapping.tolist(), limits.tolist(), strict=True)):
+            so_far = tuple(rows[slot, : context_lens[slot] + 1].tolist())
+            for text in texts:
+                if text[: len(so_far)] == so_far:
+                    rest = torch.tensor(text[len(so_far) :][: min(limit, num_drafts)], dtype=torch.int64)
+                    drafts[b, : len(rest)] = rest
+                    drafts[b, wrong_at : wrong_at + 1] += (drafts[b, wrong_at : wrong_at + 1] >= 0) * 1
+        return drafts % 256 * (drafts >= 0) - 1 * (drafts < 0)
+
+    engine.readback.verify_step.device_step.find_drafts = find_drafts
+
+
+def texts_of(prompts, params) -> list[tuple[int, ...]]:
+    return [(*prompt, *tokens_alone(prompt, params)) for prompt in prompts]
+
+
+@pytest.mark.parametrize("wrong_at", [0, 1, 3, 99])
+def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at):
+    """Also of requests that end by a limit, or by a stop string, in the middle of a step's tokens."""
+    prompts, whole = REPEATED[:3], SamplingParams(30)
+    texts = texts_of(prompts, whole)
+    for end in (SamplingParams(13), SamplingParams(30, stop=bytes(texts[1][20:21]).decode("latin1"))):
+        engine = make_engine(None, NGRAMS, block_size=3, max_blocks_per_layer=80)
+        drafting(engine, texts, wrong_at)
+        params = [whole, end, whole]
+        made = tokens_of(engine.generate(prompts, params))
+        assert made == [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
+        assert (engine.stats().counters.accepted_tokens > 0) == (wrong_at > 0)
+        assert_no_block_is_lost(engine)
+
+
+# --- what stays ------------------------------------------------------------------------------------
+
+
+def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch):
+    monkeypatch.setattr(DraftBalance, "drafts", lambda self, num_tokens: True)
+    prompts, params = [tuple(range(30, 41)), tuple(range(50, 60))], SamplingParams(20)
+    engine, plain = (
+        make_engine(None, o, block_size=2, max_blocks_per_layer=80) for o in (NGRAMS, BLOCK_PREFIX_CACHE)
+    )
+    drafting(engine, texts_of(prompts, params), wrong_at=0)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    handed_out = []
+    while engine.has_work:
+        handed_out += engine.step()
+        engine.check_integrity()
+        for session in engine.scheduler.running.values():
+            assert len(session.block_ids_per_layer[0]) == -(-session.num_tokens // 2)
+    expected = [tokens_alone(prompt, params) for prompt in prompts]
+    assert [tokens_by_request(handed_out)[i] for i in ids] == expected
+    counters = engine.stats().counters
+    assert counters.drafted_tokens > 100 and counters.accepted_tokens == 0
+    assert tokens_of(plain.generate(prompts, params)) == expected
+    assert engine.stats().prefix_entries == plain.stats().prefix_entries > 20
+    for prompt, made in zip(prompts, expected, strict=True):  # what was kept is what the text says
+        longer = (*prompt, *made[:15])
+        again = engine.generate([longer], SamplingParams(3))
+        assert tokens_of(again) == [tokens_alone(longer, SamplingParams(3))]
+    assert engine.stats().counters.reused_tokens > 40
+
+
+PLACES = {
+    "making room": lambda engine: (engine.kv_manager, "reserve_prompt"),
+    "telling the device": lambda engine: (engine.decode_step.slots, "update"),
+    "sending texts": lambda engine: (engine.readback.verify_step._staging, "send"),
+    "finding drafts": lambda engine: (engine.readback.verify_step.device_step, "find_drafts"),
+    "when the device has done it all": lambda e: (e.readback.verify_step._pinned_tokens, "start_copy"),
+    "reading": lambda engine: (TokenCopy, "read"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, place):
+    engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
+    params = SamplingParams(24)
+    drafting(engine, texts_of(REPEATED[:3], params), wrong_at=2)
+    ids = [engine.add_request(prompt, params) for prompt in REPEATED[:3]]
+    outputs = []
+    while engine.stats().counters.accepted_tokens < 5:
+        outputs += engine.step()
+    before = [(s.num_tokens, [kv.tolist() for kv in s.dense_kv()]) for s in engine.scheduler.running.values()]
+    num_free = engine.stats().free_blocks
+    owner, name = PLACES[place](engine)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, failing(getattr(owner, name)))
+            with pytest.raises(Boom):
+                engine.step()
+        engine.check_integrity()
+        assert before == [
+            (s.num_tokens, [kv.tolist() for kv in s.dense_kv()]) for s in engine.scheduler.running.values()
+        ]
+        assert engine.stats().free_blocks == num_free
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
+    assert_no_block_is_lost(engine)
+
+
+def test_logits_that_are_no_numbers_behind_a_draft_end_only_their_own_request(monkeypatch):
+    engine = make_engine(None, NGRAMS)
+    drafting(engine, texts_of(REPEATED[1:3], SamplingParams(24)))
+    layers = engine.readback.verify_step.device_step.layers
+    chunk_logits, params = layers.chunk_logits, SamplingParams(24)
+    rows = []
+
+    def broken(token_ids, positions, last_rows):
+        logits = chunk_logits(token_ids, positions, last_rows)
+        rows.append(len(logits))
+        if (
+            rows[-1] > 8 and max(rows[:-1], default=0) <= 8
+        ):  # both requests have drafts: the first one's second row
+            logits[1, 3] = torch.nan
+        return logits
+
+    monkeypatch.setattr(layers, "chunk_logits", broken)
+    bad, good = engine.generate(REPEATED[1:3], params)
+    assert max(rows) > 8
+    assert good.token_ids == tokens_alone(REPEATED[2], params)
+    assert bad.finish_reason is FinishReason.ERROR
+    assert bad.token_ids == tokens_alone(REPEATED[1], params)[: len(bad.token_ids)]
+    assert_no_block_is_lost(engine)
+
+
+# --- who drafts ------------------------------------------------------------------------------------
+
+
+def test_a_full_batch_drafts_less():
+    assert [drafts_each(n) for n in (1, 2, 4, 5, 8, 16, 17, 64)] == [7, 7, 7, 5, 3, 1, 0, 0]
+    assert all(n * (drafts_each(n) + 1) <= max(n, MOST_ROWS) for n in range(1, 100))
+    engine = make_engine(None, NGRAMS, max_batch_size=20, max_blocks_per_layer=400)
+    prompts, params = [REPEATED[i % 5] for i in range(20)], SamplingParams(8)
+    assert tokens_of(engine.generate(prompts, params)) == [tokens_alone(p, params) for p in prompts]
+
+
+def test_nobody_drafts_while_somebody_asks_for_log_probabilities():
+    """And all have them, those of rung 14."""
+    params = [SamplingParams(12), SamplingParams(12, logprobs=2)]
+    made = {
+        options: make_engine(None, options).generate(REPEATED[:2], params)
+        for options in (NGRAMS, BLOCK_PREFIX_CACHE)
+    }
+    assert tokens_of(made[NGRAMS]) == tokens_of(made[BLOCK_PREFIX_CACHE])
+    assert [c.logprobs for c in made[NGRAMS]] == [c.logprobs for c in made[BLOCK_PREFIX_CACHE]]
+    assert len(made[NGRAMS][1].logprobs) == 12
+
+
+def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
+    balance = DraftBalance()
+    balance.settle(3, 0, 5)
+    assert balance.drafts(5) and balance.saved == PRICE
+    balance.settle(0, 0, 6)  # there was none
+    assert balance.drafts(6)
+    balance.settle(7, 0, 7)
+    assert not balance.drafts(7) and balance.drafts(7 + FIRST_PAUSE)
+    for _ in range(2):
+        balance.settle(7, 0, 40)
+    assert not balance.drafts(39 + 2 * FIRST_PAUSE) and balance.drafts(40 + 2 * FIRST_PAUSE)
+    for _ in range(9):
+        balance.settle(7, 7, 99)
+    assert balance.saved == MOST_SAVED and balance.pause == FIRST_PAUSE
+
+
+def test_a_request_whose_drafts_fail_goes_on_one_step_ahead_and_tries_again(monkeypatch):
+    engine = make_engine(None, NGRAMS, max_blocks_per_layer=40)
+    drafting(engine, texts_of([REPEATED[4]], SamplingParams(50, stop_on_eos=False)), wrong_at=0)
+    drafted = []
+    verified = speculation.ReadVerified._verified
+
+    def noted(self, running, limits):
+        drafted.append(len(next(iter(running)).output_token_ids))
+        return verified(self, running, limits)
+
+    monkeypatch.setattr(speculation.ReadVerified, "_verified", noted)
+    (done,) = engine.generate([REPEATED[4]], SamplingParams(50, stop_on_eos=False))
+    assert done.token_ids == tokens_alone(REPEATED[4], SamplingParams(50, stop_on_eos=False))
+    first = 2 + 1  # the second bad draft leaves less than the price of a third
+    second = first + FIRST_PAUSE + 1  # with the token that is in flight by then
+    assert drafted == [1, 2, second, second + 1]
+
+
+def test_drafts_need_prompts_in_chunks_and_exact_keys_and_values():
+    assert make_engine(None, replace(RAGGED_BATCHES, speculation="ngrams")).options.speculation == "ngrams"
+    with pytest.raises(OptionError, match="speculation = 'ngrams' needs batching = 'packed'"):
+        EngineOptions(speculation="ngrams")
+    with pytest.raises(OptionError, match="speculation = 'ngrams' needs kv_cache_dtype = 'auto'"):
+        replace(NGRAMS, kv_cache_dtype="int8")
+
+
+# --- kernels and graphs ----------------------------------------------------------------------------
+
+
+@needs_triton
+def test_through_triton_kernels_in_the_interpreter_the_tokens_are_the_same():
+    if torch.cuda.is_available():
+        pytest.skip("kernels are compiled for the GPU here")
+    params = [SamplingParams(8), SamplingParams(8, temperature=0.3, seed=1)]
+    prompts = [(*prompt, *tokens_alone(prompt, SamplingParams(3)), *prompt) for prompt in REPEATED[2:4]]
+    engine = make_engine(None, replace(NGRAMS, attention="triton"), max_batch_size=2)
+    made = tokens_of(engine.generate(prompts, params))
+    assert made == [tokens_alone(*each) for each in zip(prompts, params, strict=True)]
+    assert engine.stats().counters.drafted_tokens > 0
+
+
+@pytest.mark.cuda
+@needs_triton
+@families
+@pytest.mark.parametrize("num_requests", [1, 3, 8, 13, 20])
+def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(model, num_requests):
+    prompts = [REPEATED[i % 5] for i in range(num_requests)]
+    params = [
+        SamplingParams(20 + i, temperature=0.3 * (i % 2), top_k=5 * (i % 4 == 1), seed=i, stop_on_eos=False)
+        for i in range(num_requests)
+    ]
+    made = {}
+    for options in (NGRAMS, BLOCK_PREFIX_CACHE):
+        engine = InferenceEngine(
+            model,
+            options,
+            device="cuda",
+            dtype=torch.float32,
+            cache=CacheConfig(block_size=8, max_blocks_per_layer=300),
+            scheduler=SchedulerConfig(max_batch_size=20),
+        )
+        made[options] = tokens_of(engine.generate(prompts, params))
+        counters = engine.stats().counters
+        assert (counters.accepted_tokens > 0) == (options is NGRAMS)
+        assert_no_block_is_lost(engine)
+    assert made[NGRAMS] == made[BLOCK_PREFIX_CACHE]
+    assert MOST_DRAFTS + 1 <= MOST_ROWS
