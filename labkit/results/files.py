@@ -13,6 +13,7 @@ from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
+from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord
 from labkit.results.loads import LoadsRecord
@@ -39,6 +40,7 @@ KINDS: dict[str, type[Record]] = {
     "http": HttpRecord,
     "ranks": RanksRecord,
     "replicas": ReplicasRecord,
+    "fleet": FleetRecord,
     "ladder": RunsRecord,
     "peers": PeersRecord,
     "loads": LoadsRecord,
