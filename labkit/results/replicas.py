@@ -45,9 +45,11 @@ class ReplicasRecord(Record):
 
     def table(self) -> pd.DataFrame:
         """A row per number of replicas and policy: medians over its runs, and percentiles of the pooled times
-        in milliseconds; x is the rate beside that of the first row."""
-        rows, first = {}, self.samples[0]
-        for replicas, policy in dict.fromkeys((run.replicas, run.side) for run in self.samples):
+        in milliseconds; × is the rate beside that of the first row, which has the fewest replicas."""
+        rows = {}
+        samples = sorted(self.samples, key=lambda run: run.replicas)
+        first = samples[0]
+        for replicas, policy in dict.fromkeys((run.replicas, run.side) for run in samples):
             runs = self.only(replicas=replicas, side=policy)
             rows[f"{replicas}, {policy}"] = {
                 "tokens/s": f"{self.rate(replicas, policy):,.0f}",

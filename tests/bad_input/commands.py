@@ -27,7 +27,7 @@ OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "list_of": ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
     "rate": ("", "x", "0", "-1", "nan", "inf", "1e9", LONG),
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
-    "policy_list": ("", "best", "prefix,", "prefix,best"),
+    "names_of": ("", "best", "prefix,", "ragged,best"),
     "milliseconds": ("-1", "nan", "inf", "x", "", "1e300"),
     "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
     "target_directory": ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8),

@@ -1,25 +1,29 @@
 """replicas: serves readers by one, two or more replicas behind one door, and says what each replica adds.
 
 Every number of replicas gets --requests for each of them, over HTTP, through Ray Serve and its ingress: twice
-the replicas serve twice the readers. Each policy routes the same requests; one replica needs none. Prompts
-are new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix cache. With
---load shared-prefix take --prefixes, so many system prompts, and --within, or each is asked for again before
-it is there. Needs what `pip install labkit[cluster]` brings. The record is written after every application.
+the replicas serve twice the readers. Each policy routes the same loads; one replica needs none. Prompts are
+new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix cache. For --load
+shared-prefix take --prefixes, so many system prompts, and --within, or each is asked for again before it is
+there. Needs what `pip install labkit[cluster]` brings. The record of each load is written after every run.
 """
 
 import argparse
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
 
 from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, DeviceFlags, RungFlag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.http import said, seconds
 from labkit.bench.http import Readers
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.loads import LOADS, Asked
+from labkit.bench.loads import Asked
 from labkit.bench.record import make_record, write_record
 from labkit.bench.replicas import Cluster, mixed
 from labkit.bench.workload import Request
+from labkit.checks import shown
 from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
@@ -28,12 +32,18 @@ from labkit.results.record import Record
 from labkit.results.replicas import ReplicasRun
 from labkit.serve.affinity import POLICIES
 
+ASKED = ("ragged", "prompt-heavy", "shared-prefix", "assistant")  # loads with prompts of their own
 
-def policy_list(text: str) -> tuple[str, ...]:
-    """The type of --policies."""
-    if unknown := set(names := text.split(",")) - POLICIES.keys():
-        raise argparse.ArgumentTypeError(f"no policy {unknown.pop()!r}; there are {', '.join(POLICIES)}")
-    return tuple(names)
+
+def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """The type of a flag that takes names separated by commas, of those that are known."""
+
+    def convert_names(text: str) -> tuple[str, ...]:
+        if unknown := [name for name in text.split(",") if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {shown(unknown[0])}; there are {', '.join(known)}")
+        return tuple(text.split(","))
+
+    return convert_names
 
 
 @dataclass
@@ -49,12 +59,14 @@ class Settings(RungFlag, DeviceFlags):
     policies: tuple[str, ...] = flag(
         ("prefix",),
         f"requests are routed so, in turn: {', '.join(POLICIES)}",
-        Kind(policy_list, "POLICY,..."),
+        Kind(names_of(POLICIES), "POLICY,..."),
     )
-    load: str = flag("ragged", "requests are as labkit/bench/loads.py says", choices=LOADS)
+    load: tuple[str, ...] = flag(
+        ("ragged",), f"requests are so, in turn: {', '.join(ASKED)}", Kind(names_of(ASKED), "LOAD,...")
+    )
     prefixes: int = flag(1, "this many loads, each of another seed, are mixed", COUNT)
     requests: int = flag(ByDevice(512, 16), "each replica gets this many requests on average", COUNT)
-    max_new_tokens: int = flag(ByDevice(256, 32), "a request makes at most this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(200, 32), "a request makes at most this many tokens", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "each replica decodes at most this many together", BATCH)
     within: float = flag(
         0.0,
@@ -66,6 +78,12 @@ class Settings(RungFlag, DeviceFlags):
     rounds: int = flag(3, "each application serves this many runs", COUNT)
     port: int = flag(8123, "Ray's proxy listens here", COUNT)
 
+    def target(self, load: str) -> Path:
+        """The file of a load's record: --json, which of several loads gets the load's name, too."""
+        assert self.json is not None
+        one = len(self.load) == 1
+        return self.json if one else self.json.with_stem(f"{self.json.stem}_{load.replace('-', '_')}")
+
 
 def run(args: Settings) -> None:
     """Start every application in turn, say how its runs went, and print a table; write a record if one is
@@ -76,16 +94,20 @@ def run(args: Settings) -> None:
     require_ray()
     from labkit.serve.ray_app import AppArgs
 
-    device, samples = pick_device(args.device), list[ReplicasRun]()
-    bandwidth, vocabulary = measure_bandwidth(device), load_model(args.model).config
+    device, samples = pick_device(args.device), list[tuple[str, ReplicasRun]]()
+    bandwidth, config = measure_bandwidth(device), load_model(args.model).config
 
-    def record() -> Record:
-        return make_record("replicas", device, bandwidth, args.settings, samples)
+    def record(load: str) -> Record:
+        runs = [ran for of, ran in samples if of == load]
+        return make_record("replicas", device, bandwidth, args.settings | {"load": load}, runs)
 
-    def requests(replicas: int, seed: int) -> tuple[Request, ...]:
+    def requests(load: str, replicas: int, seed: int) -> tuple[Request, ...]:
         params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
         alike = (Request((), params),) * (replicas * args.requests)
-        return mixed(args.load, args.prefixes, Asked(alike, vocabulary, seed))
+        made = mixed(load, args.prefixes, Asked(alike, config, seed))
+        if (longest := max(len(r.prompt) + r.params.max_new_tokens for r in made)) > config.max_positions:
+            raise OptionError(f"load {load} has texts of {longest} tokens: take a smaller --max-new-tokens")
+        return made
 
     app = AppArgs(
         model=args.model,
@@ -105,16 +127,19 @@ def run(args: Settings) -> None:
         for replicas in args.replicas:
             for policy in args.policies if replicas > 1 else args.policies[:1]:
                 said(f"replicas: {replicas}, {policy}: the application starts")
-                with cluster.serving(app.model_copy(update={"replicas": replicas, "policy": policy})) as door:
-                    for number in range(-1, args.rounds):  # the first to warm up
-                        ran = door.run(readers, requests(replicas, number + 1), args.within)
-                        said(in_words(ran))
-                        samples += [ran] if number >= 0 else []
-                if args.json:
-                    write_record(record(), args.json)
-    print(
-        f"{args.model}, rung {args.rung}, {args.load}; times in milliseconds\n{record().table().to_string()}"
-    )
+                its_args = app.model_copy(update={"replicas": replicas, "policy": policy})
+                with cluster.serving(its_args) as door:
+                    for load, number in product(args.load, range(-1, args.rounds)):
+                        ran = door.run(readers, requests(load, replicas, number + 1), args.within)
+                        said(f"{load}: {in_words(ran)}")
+                        if number < 0:  # to warm up
+                            continue
+                        samples.append((load, ran))
+                        if args.json:
+                            write_record(record(load), args.target(load))
+    for load in dict.fromkeys(load for load, _ in samples):
+        print(f"{args.model}, rung {args.rung}, {load}; times in milliseconds")
+        print(record(load).table().to_string())
 
 
 def require_ray() -> None:
