@@ -245,6 +245,7 @@ FINISHED = LADDER["14"]
 
 # These lessons change no option, so they are no rungs. The last one looks back.
 MODERN_MODEL = Lesson("15", "modern_model", "A modern model", rung=FINISHED)
+SEVERAL_GPUS = Lesson("18", "several_gpus", "Several GPUs", rung=FINISHED)
 SERVER = Lesson("19", "server", "The server", rung=FINISHED)
 CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=FINISHED)
 LESSONS = Numbered(
@@ -252,7 +253,7 @@ LESSONS = Numbered(
     *sorted(
         (
             *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
-            *(MODERN_MODEL, SERVER, CAPSTONE),
+            *(MODERN_MODEL, SEVERAL_GPUS, SERVER, CAPSTONE),
         ),
         key=lambda lesson: lesson.number,
     ),

@@ -7,7 +7,7 @@ import numpy as np
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import CAPSTONE, FINISHED, LESSONS, MODERN_MODEL, PAGES, SERVER, all_pages
+from labkit.ladder import CAPSTONE, FINISHED, LESSONS, MODERN_MODEL, PAGES, SERVER, SEVERAL_GPUS, all_pages
 
 
 def test_each_rung_has_the_lesson_of_its_number():
@@ -20,7 +20,7 @@ def test_each_rung_has_the_lesson_of_its_number():
 
 
 def test_lessons_that_change_no_option_are_no_rungs():
-    without_a_rung = (MODERN_MODEL, SERVER, CAPSTONE)
+    without_a_rung = (MODERN_MODEL, SEVERAL_GPUS, SERVER, CAPSTONE)
     assert list(LESSONS) == sorted([*LADDER, *(lesson.number for lesson in without_a_rung)])
     assert {lesson.rung for lesson in without_a_rung} == {FINISHED}
     assert CAPSTONE.notebook == "20_complete_engine.ipynb"

@@ -1,6 +1,6 @@
 """Where it pays to cut a model among GPUs: recorded runs beside the bytes that each GPU has to read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -21,6 +21,7 @@ class Gain:
     rates: tokens per second on one GPU and on several. bandwidths: bytes per second that each GPU read of
     weights, keys and values, on one and on several; sum_us: microseconds of one sum over GPUs, in a profiled
     step. Both are None for a model without a published size. by_nccl: the comparison with NCCL's sums.
+    read_bandwidth: bytes per second of the GPU, reading alone.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Gain:
     by_nccl: Comparison
     bandwidths: tuple[float, float] | None
     sum_us: float | None
+    read_bandwidth: float | None
 
     @property
     def label(self) -> str:
@@ -69,6 +71,7 @@ def gains_of(record: RanksRecord) -> list[Gain]:
                 by_nccl=record.comparison(CUT_NCCL, requests),
                 bandwidths=bandwidths,
                 sum_us=sum_us,
+                read_bandwidth=record.read_bandwidth,
             )
         )
     return made
@@ -114,10 +117,17 @@ def gains_table(gains: Iterable[Gain]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("model") if rows else pd.DataFrame()
 
 
-def by_model(gains: Iterable[Gain]) -> dict[str, dict[int, dict[int, Comparison]]]:
+def by_model(gains: Sequence[Gain]) -> dict[str, dict[int, dict[int, Comparison]]]:
     """The comparisons, by model, number of GPUs and of requests."""
     found: dict[str, dict[int, dict[int, Comparison]]] = {}
-    for gain in gains:
-        by_gpus = found.setdefault(gain.model.removeprefix("random:"), {})
-        by_gpus.setdefault(gain.gpus, {})[gain.requests] = gain.comparison
+    for gain, name in zip(gains, names_of(gains), strict=True):
+        found.setdefault(name, {}).setdefault(gain.gpus, {})[gain.requests] = gain.comparison
     return found
+
+
+def names_of(gains: Sequence[Gain]) -> list[str]:
+    """The model of each, with the GPU where they are of different kinds."""
+    models = [gain.model.removeprefix("random:") for gain in gains]
+    if len({gain.device for gain in gains}) <= 1:
+        return models
+    return [f"{model}, {gain.device}" for model, gain in zip(models, gains, strict=True)]

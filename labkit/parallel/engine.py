@@ -63,10 +63,19 @@ class ParallelEngine(InferenceEngine):
         self._news: list[list[Any]] = []  # to be told before the next step
         with ranks.together():
             dtype = default_dtype(ranks.device) if dtype is None else dtype
-            mine = cut_model(model, ranks, dtype)
             super().__init__(
-                mine, options, device=ranks.device, dtype=dtype, parts=parts, cache=cache, scheduler=scheduler
+                self.cut(model, dtype),
+                options,
+                device=ranks.device,
+                dtype=dtype,
+                parts=parts,
+                cache=cache,
+                scheduler=scheduler,
             )
+
+    def cut(self, model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+        """This rank's part of a model."""
+        return cut_model(model, self.ranks, dtype)
 
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         num_blocks = self.ranks.least(cache.max_blocks_per_layer)

@@ -5,7 +5,7 @@ Shapes: E embedding, H heads, G heads of keys and values, D head size, F width o
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,25 @@ from torch import Tensor, nn
 from labkit.errors import OptionError
 from labkit.model import LanguageModel, Network
 from labkit.model.checkpoint import network_without_weights
+from labkit.model.decoder_weights import LayerModules, LinearWeights, linear_weights
 from labkit.parallel.ranks import TorchRanks
 
 HEAD_MULTIPLE = 64  # rows of a rank's part of the head: a product is several times faster than with one more
 
 Cut = Callable[[Tensor, int], Tensor]  # (whole, dimension) -> this rank's part of it
+
+
+class LayerMatrices(NamedTuple):
+    """A layer's products, whole or a rank's part. A bias of a sum over ranks is None on all ranks but one."""
+
+    qkv: LinearWeights  # [(H + 2 * G) * D, E]
+    attention_out: LinearWeights  # [E, H * D]
+    mlp_in: LinearWeights  # [F, E]; gated, [2 * F, E]
+    mlp_out: LinearWeights  # [E, F]
+
+
+# (whole, H, rank, ranks) -> this rank's part
+CutLayer = Callable[[LayerMatrices, int, int, int], LayerMatrices]
 
 
 class CutConfig:
@@ -37,13 +51,20 @@ class CutConfig:
         return getattr(self.whole, name)
 
 
-def cut_model(model: LanguageModel, ranks: TorchRanks, dtype: torch.dtype) -> LanguageModel:
-    """This rank's part of a model, on its device in `dtype`. The model itself is left as it is."""
-    return replace(model, network=cut_network(model.network, ranks, dtype))
+def cut_model(
+    model: LanguageModel, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
+) -> LanguageModel:
+    """This rank's part of a model, on its device in `dtype`. The model itself is left as it is.
+
+    cut_layer: what cuts each layer; None for the package's own way.
+    """
+    return replace(model, network=cut_network(model.network, ranks, dtype, cut_layer))
 
 
 @torch.no_grad()
-def cut_network(network: Network, ranks: TorchRanks, dtype: torch.dtype) -> Network:
+def cut_network(
+    network: Network, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
+) -> Network:
     """This rank's part of a network: the same modules with fewer heads and inner values.
 
     Queries, keys, values and the first half of the MLP are cut by columns, so that a rank has whole heads;
@@ -63,12 +84,22 @@ def cut_network(network: Network, ranks: TorchRanks, dtype: torch.dtype) -> Netw
         return sharded.to_local().clone(memory_format=torch.contiguous_format)
 
     part = network_without_weights(config)
-    for whole, mine in zip(network.layer_modules(), part.layer_modules(), strict=True):
-        fill(mine.qkv, whole.qkv, lambda t: cut_qkv(t, *heads, groups, cut))
-        fill(mine.mlp_in, whole.mlp_in, lambda t: cut(t.unflatten(0, (1 + is_gated, -1)), 1).flatten(0, 1))
+
+    def shard_of(whole: LayerMatrices) -> LayerMatrices:
+        if cut_layer is not None:
+            return cut_layer(whole, config.num_heads, ranks.rank, ranks.size)
         by_group = whole.attention_out.weight.unflatten(1, (groups, -1))
-        fill_summed(mine.attention_out, cut(by_group, 1).flatten(1), whole.attention_out.bias, ranks)
-        fill_summed(mine.mlp_out, cut(whole.mlp_out.weight, 1), whole.mlp_out.bias, ranks)
+        return LayerMatrices(
+            qkv=cut_outputs(whole.qkv, lambda t: cut_qkv(t, *heads, groups, cut)),
+            attention_out=on_one_rank(cut(by_group, 1).flatten(1), whole.attention_out.bias, ranks),
+            mlp_in=cut_outputs(
+                whole.mlp_in, lambda t: cut(t.unflatten(0, (1 + is_gated, -1)), 1).flatten(0, 1)
+            ),
+            mlp_out=on_one_rank(cut(whole.mlp_out.weight, 1), whole.mlp_out.bias, ranks),
+        )
+
+    for whole, mine in zip(network.layer_modules(), part.layer_modules(), strict=True):
+        fill(mine, shard_of(LayerMatrices(*map(linear_weights, whole[1:]))), ranks, dtype)
         num_heads = mine.attention_out.weight.shape[1] // config.head_dim
         num_kv_heads = (len(mine.qkv.weight) // config.head_dim - num_heads) // 2
         mine.attention.heads = num_heads, num_kv_heads
@@ -112,19 +143,24 @@ def cut_qkv(whole: Tensor, num_heads: int, num_kv_heads: int, groups: int, cut: 
     return torch.cat([each.flatten(0, 1) for each in parts])
 
 
-def fill(mine: nn.Linear, whole: nn.Linear, cut_rows: Callable[[Tensor], Tensor]) -> None:
-    """Give a linear layer its rows of the whole one's weight and bias."""
-    mine.weight = parameter(cut_rows(whole.weight))
-    if whole.bias is not None:
-        mine.bias = parameter(cut_rows(whole.bias))
+def cut_outputs(whole: LinearWeights, cut_rows: Callable[[Tensor], Tensor]) -> LinearWeights:
+    """A rank's rows of a weight and its bias."""
+    return LinearWeights(cut_rows(whole.weight), None if whole.bias is None else cut_rows(whole.bias))
 
 
-def fill_summed(mine: nn.Linear, weight: Tensor, bias: Tensor | None, ranks: TorchRanks) -> None:
-    """Give a linear layer its part of a sum over ranks, the bias to the first rank alone."""
-    mine.weight = parameter(weight)
-    is_first = bias is not None and ranks.rank == 0
-    mine.register_parameter("bias", parameter(bias.to(weight)) if bias is not None and is_first else None)
-    mine.register_forward_hook(lambda _module, _x, out: ranks.sum(out))
+def on_one_rank(weight: Tensor, bias: Tensor | None, ranks: TorchRanks) -> LinearWeights:
+    """A rank's part of a product whose result is a sum over ranks: the first rank has the bias."""
+    return LinearWeights(weight, bias if ranks.rank == 0 else None)
+
+
+def fill(mine: LayerModules, part: LayerMatrices, ranks: TorchRanks, dtype: torch.dtype) -> None:
+    """Give a layer's modules a rank's part, and sums over ranks to those that make a part of one."""
+    for module, (weight, bias) in zip(mine[1:], part, strict=True):
+        module.weight = parameter(weight.to(ranks.device, dtype))
+        whole_bias = None if bias is None else parameter(bias.to(ranks.device, dtype))
+        module.register_parameter("bias", whole_bias)
+    for module in (mine.attention_out, mine.mlp_out):
+        module.register_forward_hook(lambda _module, _x, out: ranks.sum(out))
 
 
 def parameter(weight: Tensor) -> nn.Parameter:

@@ -14,6 +14,8 @@ PIECE = 64  # characters: beginnings are compared by whole pieces
 MOST_PIECES = 65_536  # remembered of each replica, about four million characters
 SLACK = 8  # requests more than the least loaded replica has, up to which a replica may be preferred
 
+Order = Callable[[int, int, int, int], tuple[int, ...]]  # as `load_then_prefix`
+
 
 def beginning(body: bytes) -> str:
     """The text by which requests are compared: the messages or the prompt of a request's body, as JSON, be it
@@ -33,6 +35,17 @@ def prefix_keys(text: str) -> list[int]:
         key = hash((key, text[end - PIECE : end]))
         keys.append(key)
     return keys
+
+
+def load_then_prefix(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
+    """By what replicas are sorted for a request; the least comes first.
+
+    load: unfinished requests, which up to `most` are few enough. seen: pieces of the request, from its start,
+    that the replica has seen. turn: when it was last first.
+    """
+    if load > most:
+        return 1, load, turn
+    return 0, -seen, load, turn
 
 
 class RoundRobin:
@@ -55,9 +68,13 @@ class PrefixAffinity:
 
     slack: how many requests more than the least loaded replica another one may have and still be preferred.
     most_pieces: remembered of each replica; the beginnings that were not met for longest are forgotten.
+    order: by what they are sorted.
     """
 
-    def __init__(self, slack: int = SLACK, most_pieces: int = MOST_PIECES) -> None:
+    def __init__(
+        self, slack: int = SLACK, most_pieces: int = MOST_PIECES, order: Order = load_then_prefix
+    ) -> None:
+        self.order = order
         self.slack, self.most_pieces = slack, most_pieces
         self._seen: dict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
@@ -72,13 +89,10 @@ class PrefixAffinity:
             del self._seen[gone]
         keys, most = prefix_keys(text), min(loads.values()) + self.slack
 
-        def order(replica: str) -> tuple[int, ...]:
-            load, turn = loads[replica], self._turns[replica]
-            if load > most:
-                return 1, load, turn
-            return 0, -self._num_seen(replica, keys), load, turn
+        def key(replica: str) -> tuple[int, ...]:
+            return self.order(loads[replica], most, self._num_seen(replica, keys), self._turns[replica])
 
-        ranked = sorted(loads, key=order)
+        ranked = sorted(loads, key=key)
         self._turn += 1
         self._turns[ranked[0]] = self._turn
         self._remember(ranked[0], keys)

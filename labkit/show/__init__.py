@@ -61,6 +61,7 @@ from labkit.show.lines import (
 )
 from labkit.show.progress import ProgressRow, draw_progress
 from labkit.show.requests import Stretch, draw_request
+from labkit.show.shards import draw_shards
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.step_parts import draw_step_parts

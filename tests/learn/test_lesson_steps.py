@@ -93,6 +93,11 @@ UNFILLED = {
         "The whole numbers were taken as they are: no scale is used yet.",
         "no error is larger than the bound",
     ],
+    "18": [
+        "of 2 heads, the ranks have 2 and 2",
+        "a layer has two of them, and 0 sums were made",
+        "load comes first",
+    ],
     "14": [
         "a key stands for all of a text up to the block's end",
         "the longest run of cached blocks is found",

@@ -1,0 +1,209 @@
+"""Two processes of this machine that stay, joined by gloo over its loopback, and prove parts of the reader's.
+
+The first one reads tasks from its standard input, a line of JSON each, tells them to the other, and prints a
+line with what both found. They end when their input ends. What they run lies in a folder that only this user
+can write to: the ranks' messages go through a port, and no message makes them run anything else.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import OptionError, RankError
+from labkit.learn.gates.gate import Report, proven
+from labkit.learn.kept import Kept, text_of
+from labkit.parallel import TorchRanks
+from labkit.paths import ROOT
+
+SIZE = 2
+ANSWER = "answer: "  # begins the one line of a task; gloo prints lines of its own
+SOON = 10.0  # seconds that a rank waits for the other
+STARTED_IN, ANSWERED_IN = 120.0, 120.0  # seconds that we wait for both
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+ELSEWHERE = "stopped, because the other process did"
+
+Trial = Callable[[Any, TorchRanks], None]  # of a part, on each rank; raises BrokenContract
+
+
+class Pair:
+    """The two processes, which are started when they are first asked, and again after one of them failed."""
+
+    def __init__(self, module: str) -> None:
+        """module: whose `main` is a rank."""
+        self.module = module
+        self._numbers = itertools.count()
+        self._job: subprocess.Popen | None = None
+        self._said: queue.Queue[str | None] = queue.Queue()
+
+    @cached_property
+    def folder(self) -> tempfile.TemporaryDirectory:
+        """Where the parts are, for as long as this process lives."""
+        return tempfile.TemporaryDirectory(prefix="labkit-")
+
+    def prove(self, trial: str, part: Callable) -> Report:
+        """What both ranks say of a part in a trial, which they know by name. It never raises, but for an
+        interrupt."""
+        name = part.__name__
+        try:
+            source = text_of("18", name, part)
+        except OptionError as error:
+            return Report(False, f"{name}: {error}")
+        number = next(self._numbers)
+        source_of(self.folder.name, number).write_text(source, encoding="utf-8")
+        try:
+            answer = self._ask({"trial": trial, "name": name, "number": number})
+        except BaseException:
+            self.close()
+            raise
+        if answer is None or not answer["is_alive"]:
+            self.close()
+        if answer is None:
+            return Report(
+                False, f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
+            )
+        return Report(answer["ok"], answer["text"])
+
+    def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        seconds = ANSWERED_IN if self._job else STARTED_IN
+        job = self._job or self._start()
+        try:
+            job.stdin.write(json.dumps(task) + "\n")
+            job.stdin.flush()
+            line = self._said.get(timeout=seconds)
+        except (queue.Empty, BrokenPipeError):
+            return None
+        return None if line is None else json.loads(line)
+
+    def _start(self) -> subprocess.Popen:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={SIZE}"]
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {"GLOO_SOCKET_IFNAME": LOOPBACK, **os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+        self._job = job = subprocess.Popen(
+            [*torchrun, "-m", self.module, self.folder.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+            start_new_session=True,  # a notebook's interrupt is for the notebook
+        )
+        self._said = said = queue.Queue()
+
+        def read() -> None:
+            for line in job.stdout:
+                if line.startswith(ANSWER):
+                    said.put(line.removeprefix(ANSWER))
+            said.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        return job
+
+    def close(self) -> None:
+        """End the processes, if there are any."""
+        job, self._job = self._job, None
+        if job is None:
+            return
+        job.terminate()  # torchrun ends its ranks
+        try:
+            job.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
+        for end in (job.stdin, job.stdout):
+            with contextlib.suppress(OSError):
+                end.close()
+
+
+# --- in each of the two -------------------------------------------------------------------------------------
+
+
+def serve(trials: dict[str, Trial]) -> None:
+    """Be a rank: prove what is told, until the first one's input ends."""
+    ranks = TorchRanks("cpu", timeout=SOON)
+    is_alive = True
+    while is_alive and (task := next_task(ranks)) is not None:
+        with contextlib.redirect_stdout(sys.stderr):  # what the reader's part prints
+            report = report_of(task, trials, ranks)
+        answers = gathered(ranks, [report.ok, report.text])
+        try:
+            ranks.check()
+        except RankError:  # one has failed in the middle of something: nothing more is done together
+            is_alive = False
+        if ranks.rank == 0:
+            ok, text = told_first(answers)
+            print(ANSWER + json.dumps({"ok": ok, "text": text, "is_alive": is_alive}), flush=True)
+    if is_alive:
+        ranks.leave()
+
+
+def next_task(ranks: TorchRanks) -> dict[str, Any] | None:
+    """The next task, told to all; None when there is none."""
+    if ranks.rank == 0:
+        line = sys.stdin.readline() or "null"
+        ranks.tell(line)
+    else:
+        line = ranks.hear()
+    return json.loads(line)
+
+
+def gathered(ranks: TorchRanks, answer: list[Any]) -> list[list[Any]]:
+    """On the first rank every rank's answer, as far as they come, on the others their own."""
+    if ranks.rank:
+        ranks.tell(json.dumps(answer))
+        return [answer]
+    answers = [answer]
+    with contextlib.suppress(RankError):
+        answers += [json.loads(ranks.hear()) for _ in range(1, ranks.size)]
+    return answers
+
+
+def told_first(answers: list[list[Any]]) -> list[Any]:
+    """The first answer that says what is wrong; where none does, what all say."""
+    wrong = [each for each in answers if not each[0]]
+    for words in (ELSEWHERE, "RankError"):
+        wrong = [each for each in wrong if words not in each[1]] or wrong
+    return wrong[0] if wrong else answers[0]
+
+
+def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
+    """What this rank says of a part."""
+    part, path = task["name"], source_of(sys.argv[1], task["number"])
+    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], "")
+
+
+def source_of(folder: str, number: int) -> Path:
+    """The file of a part."""
+    return Path(folder) / f"part_{int(number)}.py"
+
+
+class Elsewhere(Exception):
+    """The other rank has stopped."""
+
+
+def agreed(ranks: TorchRanks, do: Callable[[], Any]) -> Any:
+    """What this rank makes without the others. If one of them fails in it, all stop here."""
+    made, error = None, None
+    try:
+        made = do()
+    except BaseException as failed:
+        error = failed
+    if ranks.least(error is None):
+        return made
+    raise error or Elsewhere(ELSEWHERE)
+
+
+def meet(ranks: TorchRanks) -> None:
+    """Wait until all ranks are here, by messages: one that waits in a sum meets nobody."""
+    ranks.tell(json.dumps("here"))
+    for _ in range(1, ranks.size):
+        ranks.hear()

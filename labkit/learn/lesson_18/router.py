@@ -1,0 +1,213 @@
+"""Lesson 18: a router's order, held against its contracts and tried on simulated replicas."""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import pandas as pd
+
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Report, proven
+from labkit.learn.steps import noted
+from labkit.serve.affinity import PIECE, Order, PrefixAffinity, prefix_keys
+
+NUM_DRAWS = 200
+PREFILL, DECODE = 1.0, 40.0  # milliseconds: of a piece of a prompt, of all of an answer
+ROOM = 400  # pieces that a replica's prefix cache holds
+
+
+def by_turns(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
+    """Round robin: whoever was not asked for longest."""
+    return (turn,)
+
+
+def prefix_alone(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
+    """The longest prefix goes first, however many requests wait there."""
+    return -seen, load, turn
+
+
+# --- contracts ----------------------------------------------------------------------------------------------
+
+
+class Replica(NamedTuple):
+    """What an order knows of a replica, for one request."""
+
+    load: int
+    seen: int
+    turn: int
+
+    @property
+    def words(self) -> str:
+        requests, pieces = (
+            f"{count} {noun}{'s' * (count != 1)}"
+            for count, noun in ((self.load, "request"), (self.seen, "piece"))
+        )
+        return f"a replica with {requests} that has seen {pieces} and was chosen in turn {self.turn}"
+
+
+# Of two replicas, when the first must come first: by a sentence.
+Better = Callable[[Replica, Replica, int], bool]
+CONTRACTS: dict[str, Better] = {
+    "load comes first": lambda a, b, most: a.load <= most < b.load,
+    "of those with few enough requests, the longest prefix wins": lambda a, b, most: (
+        max(a.load, b.load) <= most and a.seen > b.seen
+    ),
+    "of equal prefixes, the smaller load wins": lambda a, b, most: (
+        max(a.load, b.load) <= most and a.seen == b.seen and a.load < b.load
+    ),
+    "where all have too many, the smaller load wins": lambda a, b, most: most < a.load < b.load,
+    "equal replicas take turns": lambda a, b, most: a[:2] == b[:2] and a.turn < b.turn,
+}
+
+
+def pairs() -> Iterator[tuple[Replica, Replica, int]]:
+    """Random replicas, and the load up to which one has few enough requests."""
+    draw = random.Random(18)
+    for _ in range(NUM_DRAWS):
+        most = draw.randint(2, 9)
+        a = Replica(draw.randint(0, 2 * most), draw.randint(0, 3), draw.randint(0, 9))
+        b = Replica(
+            draw.choice((a.load, draw.randint(0, 2 * most))),
+            draw.choice((a.seen, draw.randint(0, 3))),
+            draw.randint(0, 9),
+        )
+        yield a, b, most
+
+
+def check_order(order: Order) -> Report:
+    """Whether a router's order keeps its contracts, and what it reuses on simulated replicas."""
+
+    def trial() -> None:
+        for contract, better in CONTRACTS.items():
+            for a, b, most in (each for pair in pairs() for each in (pair, (pair[1], pair[0], pair[2]))):
+                if not better(a, b, most):
+                    continue
+                first, second = (order(each.load, most, each.seen, each.turn) for each in (a, b))
+                if not first < second:
+                    raise BrokenContract(
+                        f"{contract}: up to {most} requests are few enough, and {a.words} comes after "
+                        f"{b.words}. Their keys are {first} and {second}, and the smaller one comes first."
+                    )
+
+    report = proven("my_order", [trial], "")
+    if report.ok:
+        mine, turns = (run(LOADS["16 assistants"], each) for each in (order, by_turns))
+        report = Report(
+            True,
+            f"my_order: right. {NUM_DRAWS} random pairs of replicas. Of 16 assistants' prompts, it reuses "
+            f"{100 * mine.reused:.0f} %, and round robin {100 * turns.reused:.0f} %.",
+        )
+    return noted(report, "18", "my_order", order)
+
+
+# --- simulated replicas -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests that arrive at random. Each begins with the text of one of `num_beginnings`, of `shared`
+    pieces; `popular` of them all with the first one.
+
+    gap: milliseconds between two arrivals, on average.
+    """
+
+    num_beginnings: int
+    shared: int
+    popular: float = 0.0
+    gap: float = 7.0
+    own: int = 2  # pieces
+    num_requests: int = 2000
+
+    def requests(self) -> Iterator[tuple[float, str]]:
+        """When each arrives, and its text."""
+        draw, now = random.Random(0), 0.0
+        for number in range(self.num_requests):
+            now += draw.expovariate(1 / self.gap)
+            which = 0 if draw.random() < self.popular else draw.randrange(self.num_beginnings)
+            yield now, pieces(f"beginning {which}", self.shared) + pieces(f"request {number}", self.own)
+
+
+def pieces(name: str, count: int) -> str:
+    """A text of so many pieces that no other name has."""
+    return "".join(f"{name}, piece {i}".ljust(PIECE) for i in range(count))
+
+
+LOADS = {
+    "16 assistants": Load(num_beginnings=16, shared=48),
+    "one of them popular": Load(num_beginnings=16, shared=48, popular=0.7, own=12),
+    "one for all": Load(num_beginnings=1, shared=48, own=12),
+    "nothing shared": Load(num_beginnings=1, shared=0, own=25),
+}
+
+
+class SimulatedReplica:
+    """Computes prompts one after another, but for what its cache has, and answers side by side."""
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[int, None] = OrderedDict()
+        self._free_at = 0.0
+        self._ends: list[float] = []
+
+    def load(self, now: float) -> int:
+        """Unfinished requests."""
+        self._ends = [end for end in self._ends if end > now]
+        return len(self._ends)
+
+    def serve(self, now: float, text: str) -> tuple[int, float]:
+        """Pieces of a prompt that were cached, and milliseconds until the first token."""
+        keys = prefix_keys(text)
+        cached = next((i for i, key in enumerate(keys) if key not in self._cache), len(keys))
+        self._free_at = max(self._free_at, now) + PREFILL * (len(keys) - cached)
+        self._ends.append(self._free_at + DECODE)
+        for key in reversed(keys):
+            self._cache[key] = None
+            self._cache.move_to_end(key)
+        while len(self._cache) > ROOM:
+            self._cache.popitem(last=False)
+        return cached, self._free_at - now
+
+
+class Outcome(NamedTuple):
+    """reused: the share of all pieces of prompts that was cached. first_token: milliseconds of each request.
+    longest: the most requests that a replica had."""
+
+    reused: float
+    first_token: list[float]
+    longest: int
+
+
+def run(load: Load, order: Order, num_replicas: int = 4) -> Outcome:
+    """Serve a load by replicas behind a router with this order."""
+    replicas = {f"replica {i}": SimulatedReplica() for i in range(num_replicas)}
+    router = PrefixAffinity(order=order)
+    cached, total, waits, longest = 0, 0, [], 0
+    for now, text in load.requests():
+        loads = {name: each.load(now) for name, each in replicas.items()}
+        chosen = router.rank(text, loads)[0]
+        found, wait = replicas[chosen].serve(now, text)
+        cached, total, longest = cached + found, total + len(text) // PIECE, max(longest, loads[chosen] + 1)
+        waits.append(wait)
+    return Outcome(cached / total, waits, longest)
+
+
+def table(orders: Mapping[str, Order], num_replicas: int = 4) -> pd.DataFrame:
+    """A row per load and order."""
+    rows = []
+    for name, load in LOADS.items():
+        for word, order in orders.items():
+            outcome = run(load, order, num_replicas)
+            waits = sorted(outcome.first_token)
+            rows.append(
+                {
+                    "load": name,
+                    "order": word,
+                    "reused": f"{100 * outcome.reused:.0f} %",
+                    "first token, median (ms)": f"{median(waits):,.0f}",
+                    "p99 (ms)": f"{waits[int(0.99 * len(waits))]:,.0f}",
+                    "most requests on a replica": f"{outcome.longest}",
+                }
+            )
+    return pd.DataFrame(rows).set_index(["load", "order"])

@@ -1,0 +1,114 @@
+"""Lesson 18's gates: the hints' functions with one likely mistake each are refused, with its sentence, by two
+processes that stay; what a rank can do to the other ends both, and the next check starts new ones."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from skeletons import solved, steps_of
+
+from labkit.learn.lesson_18 import gate, pair, traps
+from labkit.paths import ROOT
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = ROOT / "notebooks" / "18_several_gpus.ipynb"
+STEPS = steps_of(NOTEBOOK)
+SHARD, LAYER, ORDER = range(3)
+BY_HEAD = "unflatten(0, (3, num_heads, -1)).chunk(size, dim=1)[rank].flatten(0, 2)"
+MISTAKES = [
+    (SHARD, BY_HEAD, "chunk(size)[rank]", "cut each of the three"),
+    (SHARD, BY_HEAD, "unflatten(0, (3, -1)).chunk(size, dim=1)[rank].flatten(0, 1)", "which are 1.5 heads"),
+    (SHARD, BY_HEAD, "chunk(size, dim=-1)[rank]", "is cut by outputs, which are the rows"),
+    (SHARD, "by_head.chunk(size, dim=1)[rank]", "by_head", "has attention_out [8, 8], expected [8, 4]"),
+    (SHARD, "mlp_out.weight.chunk(size, dim=1)", "mlp_out.weight.chunk(size, dim=0)", "is cut by inputs"),
+    (SHARD, "mlp_out.weight.chunk(size, dim=1)[rank]", "mlp_out.weight.chunk(size, dim=1)[1 - rank]",
+     "take its own inner values"),
+    (SHARD, "layer.attention_out.bias if is_first else None", "layer.attention_out.bias",
+     "attention_out's is in the sum 2 times."),
+    (SHARD, "layer.mlp_out.bias if is_first else None", "None", "No rank added it"),
+    (SHARD, "heads(layer.qkv.bias)", "layer.qkv.bias", "has 12 outputs of qkv and 24 biases"),
+    (LAYER, "x = x + ranks.sum(out)", "x = ranks.sum(x + out)", "the first residual is in the sum"),
+    (LAYER, "return x + ranks.sum(out)", "return ranks.sum(x + out)", "the second residual is in the sum"),
+    (LAYER, "return x + ranks.sum(out)", "return x + out", "and 1 sums were made"),
+    (LAYER, "layer.attention_out(layer.attend(layer.qkv(x)))\n    x = x + ranks.sum(out)",
+     "layer.attention_out(ranks.sum(layer.attend(layer.qkv(x))))\n    x = x + out", "are different values"),
+    (LAYER, "return x + ranks.sum(out)", "return x + ranks.sum(out) + 0 * ranks.sum(out)", "and 3 sums"),
+    (LAYER, "x = x + ranks.sum(out)", "x = x + rank.sum(out)", "raised NameError"),
+    (ORDER, "return 0, -seen, load, turn", "return 0, seen, load, turn", "the longest prefix wins"),
+    (ORDER, "return 0, -seen, load, turn", "return 0, -seen, turn", "of equal prefixes, the smaller"),
+    (ORDER, "return 0, -seen, load, turn", "return 0, -seen, load, -turn", "equal replicas take turns"),
+    (ORDER, "return 1, load, turn", "return 1, turn", "where all have too many, the smaller load wins"),
+    (ORDER, "if load > most", "if load > most + 1", "load comes first"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    """Where the notebook's steps have run, filled with their hints."""
+    shell, steps = solved(NOTEBOOK)
+    for _ in steps:
+        pass
+    yield shell
+    shell.user_ns["gate"].PAIR.close()
+
+
+@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:40])
+def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
+    assert before in STEPS[step].solved
+    capsys.readouterr()
+    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
+    told = " ".join(capsys.readouterr().out.split())
+    assert "not yet" in told and words in told, told
+
+
+def test_the_right_ones_pass_and_what_is_broken_on_purpose_does_not(shell):
+    assert gate.check_shard(traps.shard).ok
+    for wrong in (traps.bias_on_every_rank, traps.cut_in_the_middle):
+        assert not gate.check_shard(wrong).ok
+    assert not gate.check_layer(traps.sums_the_residual).ok
+
+
+def kills_one(x, layer, ranks):
+    import os
+    import signal
+
+    if ranks.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ranks.sum(x)
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (traps.one_rank_forgets, "rank 1 did not come within 10 seconds"),
+        (kills_one, "gone|did not come|died"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "")[:20],
+)
+def test_no_check_waits_for_ever_and_the_next_one_starts_anew(part, words):
+    started = time.monotonic()
+    report = gate.PAIR.prove("layer", part)
+    assert time.monotonic() - started < pair.STARTED_IN
+    assert not report.ok and any(each in report.text for each in words.split("|")), report.text
+    assert gate.PAIR.prove("layer", traps.two_sums).ok
+
+
+def test_the_processes_end_with_the_one_that_asks():
+    mine = pair.Pair("labkit.learn.lesson_18.gate")
+    assert mine.prove("layer", traps.two_sums).ok
+    job = mine._job
+    job.stdin.close()
+    assert job.wait(timeout=60) == 0
+    assert isinstance(job, subprocess.Popen)
+
+
+def test_a_part_that_cannot_be_told_to_others_is_refused(shell):
+    local = object()
+
+    def uses_the_notebook(x, layer, ranks):
+        return local
+
+    assert "uses local" in gate.PAIR.prove("layer", uses_the_notebook).text
