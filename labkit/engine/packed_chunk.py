@@ -65,7 +65,7 @@ def counts_of(
     starts = list(chunk.starts)
     counts = [end - start for start, end in pairwise(starts)]
     if not 0 < starts[-1] <= max_tokens:
-        refuse(f"it has 1 to {max_tokens} tokens, not {shown(starts[-1])}")
+        refuse(f"it has {shown(starts[-1])} tokens, but 1 to {max_tokens} are allowed")
     if not _is_list(chunk.context_lens, num_computed):
         refuse(f"context_lens is {list(num_computed)}, not {shown(chunk.context_lens)}")
     expected_ids: list[int] = []

@@ -58,8 +58,11 @@ WRONG = {
     "no beginning": ({"starts": [1, 2, 4]}, "starts has the 3 numbers"),
     "starts that fall": ({"starts": [0, 4, 2]}, "prompt 0 has 2 tokens left, of which it gets 4"),
     "more than there are": ({"starts": [0, 0, 4]}, "prompt 1 has 3 tokens left, of which it gets 4"),
-    "more than there is room for": ({"starts": [0, 2, 5]}, "it has 1 to 4 tokens, not 5"),
-    "nothing": ({"starts": [0, 0, 0], "token_ids": [], "positions": []}, "it has 1 to 4 tokens, not 0"),
+    "more than there is room for": ({"starts": [0, 2, 5]}, "it has 5 tokens, but 1 to 4 are allowed"),
+    "nothing": (
+        {"starts": [0, 0, 0], "token_ids": [], "positions": []},
+        "it has 0 tokens, but 1 to 4 are allowed",
+    ),
 }
 
 

@@ -44,6 +44,9 @@ def weights(query: Tensor, keys: Tensor) -> Tensor:
     return exps / exps.sum()
 
 
+PACKAGES_GATHER = gather
+
+
 def paged_attention(gather: Gather = gather, weights: Weights = weights) -> PagedAttentionFunction:
     """A paged attention that the engine runs, from its two pieces; each is the package's if it is not given.
     It raises BrokenContract where a piece gives something of another shape. It wraps the piece that is not
@@ -77,7 +80,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
                 out[b, h] = of_tokens @ values[h]
         return out
 
-    attention.__wrapped__ = weights if gather.__module__ == __name__ else gather
+    attention.__wrapped__ = weights if gather is PACKAGES_GATHER else gather
     return attention
 
 

@@ -22,6 +22,7 @@ from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
+from labkit.learn.lesson_09.proofs import check_precision
 from labkit.learn.lesson_15.draws import (
     NUM_DRAWS,
     Heads,
@@ -40,7 +41,7 @@ from labkit.model import LanguageModel
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.watch import record_accesses
-from labkit.watch.accesses import READ
+from labkit.watch.accesses import READ, WRITE
 from labkit.watch.launches import device_step_of
 
 # Few prompts with few tokens each: a CPU interprets the reader's kernels, program by program.
@@ -207,11 +208,26 @@ def check_group(kernel: Any) -> Report:
                     f"{GROUP}: {heads.words}, no program writes query head {unwritten[0][1]}. There are {G} "
                     f"programs per request, so each serves {H // G} query heads."
                 )
+            check_writers(heads, runs[0])
             right, _ = heads.attended(paged_attention_append_plain)
             check_numbers(GROUP, heads.words, out, right, group_lookalikes(heads), GROUP_HINT)
             check_reads(heads, runs[0])
+        check_precision(kernel)
 
     return report_on("group", kernel, trial, group=kernel)
+
+
+def check_writers(heads: Heads, run: Any) -> None:
+    """Raise BrokenContract where two programs of a launch write the same query head, or one none of these."""
+    B, H, D = heads.query.shape
+    writers: dict[int, Any] = {}
+    for offset, kind, program in run.touched("out_ptr"):
+        if kind == WRITE and (writers.setdefault(offset, program) != program or offset >= B * H * D):
+            what = f"query head {offset // D % H}" if offset < B * H * D else "behind the last query head"
+            raise BrokenContract(
+                f"{GROUP}: {heads.words}, program {program} writes {what}, which is not of its group. On a "
+                "GPU whichever program is last would win. Of BLOCK_R rows, r < GROUP are heads of the group."
+            )
 
 
 def check_reads(heads: Heads, run: Any) -> None:
@@ -237,11 +253,13 @@ def check_step(step: type) -> Report:
         made = device_step_of(engine_of(model_of(CONFIGS[0]), step))
         if not isinstance(made, LanedDeviceStep):
             raise BrokenContract(f"the step is a `LanedDeviceStep`, as rung 14's: it is {shown(made)}.")
-        linear, attention = made.halves[0].kernels.norm_linear, made.attention.attention
+        linears = [half.kernels.norm_linear for half in made.halves]
+        attentions = [half.attention.attention for half in made.halves]
+        are_mine = all(isinstance(linear, ReadersNormLinear) for linear in linears)
         has = {
-            "rms_linear_kernel": isinstance(linear, ReadersNormLinear) and linear.plain,
-            "gated_linear_kernel": isinstance(linear, ReadersNormLinear) and linear.gated,
-            "group_kernel": isinstance(attention, MyAttention) and attention.per_group,
+            "rms_linear_kernel": are_mine and all(linear.plain for linear in linears),
+            "gated_linear_kernel": are_mine and all(linear.gated for linear in linears),
+            "group_kernel": all(isinstance(each, MyAttention) and each.per_group for each in attentions),
         }
         if missing := [name for name, there in has.items() if not there]:
             raise BrokenContract(

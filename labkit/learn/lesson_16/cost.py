@@ -82,7 +82,7 @@ def perplexity_table(model: LanguageModel, ways: Mapping[str, Quantize]) -> pd.D
     """A row per way to quantize: perplexity of the held-out text, and how much more that is."""
     found = {name: perplexity_with(model, quantize) for name, quantize in ways.items()}
     first, *_ = found.values()
-    rows = {name: [f"{each:.2f}", f"{100 * (each / first - 1):+.2f} %"] for name, each in found.items()}
+    rows = {name: [f"{each:.1f}", f"{100 * (each / first - 1):+.1f} %"] for name, each in found.items()}
     return pd.DataFrame.from_dict(rows, orient="index", columns=["perplexity", "more"])
 
 

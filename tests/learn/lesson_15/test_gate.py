@@ -4,8 +4,10 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from skeletons import Step, solved, steps_of
 
+from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.learn.lesson_15 import gate, traps
 from labkit.learn.lesson_15.draws import drawn_heads
+from labkit.learn.lesson_15.steps import with_mine
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -13,6 +15,7 @@ pytestmark = pytest.mark.slow
 NOTEBOOK = ROOT / "notebooks" / "15_modern_model.ipynb"
 STEPS = steps_of(NOTEBOOK)
 RMS, GATED, ROTATION, GROUP, STEP = range(5)
+KERNELS = ("rms_linear_kernel", "gated_linear_kernel", "group_kernel")
 ROOT_OF = "tl.rsqrt(mean_of_squares + eps)[:, None]"
 IN_PAIRS = """    is_first = d % 2 == 0
     y = tl.load(heads + tl.where(is_first, d + 1, d - 1)[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -32,6 +35,9 @@ MISTAKES = [
     (ROTATION, "= position * half", "= (position + 1) * half", "the angles of the next position"),
     (GROUP, "g * GROUP + r", "g + r * G", "reads head h % G of the keys"),
     (GROUP, ', input_precision="ieee") * scale', ', input_precision="ieee")', "scale * its product with"),
+    (GROUP, "r < GROUP", "g * GROUP + r < H", "writes query head 2, which is not of its group"),
+    (GROUP, "r < GROUP", "r < BLOCK_R", "which is not of its group"),
+    (GROUP, 'tl.trans(keys), input_precision="ieee")', "tl.trans(keys))", "has no input_precision"),
     (GROUP, STEPS[GROUP].pieces[2], "        acc = acc * correction[:, None]", "add weights times values"),
 ]  # fmt: skip
 
@@ -75,6 +81,16 @@ def test_a_step_with_a_mistake_makes_other_tokens(step):
 
 def test_the_package_s_own_step_is_not_the_reader_s():
     assert "not among them" in gate.check_step(gate.step_with()).text
+
+
+def test_a_step_whose_second_lane_is_the_package_s_is_not_the_reader_s(shell):
+    kernels = {name.removesuffix("_kernel"): shell.user_ns[name] for name in KERNELS}
+
+    class OneLane(LanedDeviceStep):
+        def __init__(self, slots, network, lanes):
+            super().__init__(slots, network, [with_mine(lanes[0], **kernels), *lanes[1:]])
+
+    assert "group_kernel not among them" in gate.check_step(OneLane).text
 
 
 def test_the_draws_have_groups_in_which_the_heads_order_shows():
