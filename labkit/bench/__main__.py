@@ -10,6 +10,7 @@ from labkit.bench.commands import (
     compare,
     cost_card,
     device_time,
+    drafts,
     fleet,
     host_time,
     http,
@@ -48,6 +49,7 @@ COMMANDS = {
     "peers": peers,
     "loads": loads,
     "sampling": sampling,
+    "drafts": drafts,
     "tune": tune,
 }
 

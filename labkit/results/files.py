@@ -13,6 +13,7 @@ from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
+from labkit.results.drafts import DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord
@@ -46,6 +47,7 @@ KINDS: dict[str, type[Record]] = {
     "loads": LoadsRecord,
     "sampling": SamplingRecord,
     "tiles": TilesRecord,
+    "drafts": DraftsRecord,
     "faults": Record,  # of tests/soak; so are the next
     "flood": Record,
     "http_flood": Record,

@@ -1,0 +1,57 @@
+"""What drafts are worth, task by task: with them and without, in turn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.results.comparison import Comparison, Interval, speedup_interval
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Some
+
+
+@dataclass(frozen=True)
+class DraftedTask(Sample):
+    """One request alone, whose tokens are the same with drafts and without.
+
+    task: "summarize", "edit", "code", or "free", whose answer the prompt does not foretell. steps: that its
+    tokens took with drafts. drafted: tokens that were verified in them; accepted: those that were right.
+    comparison: seconds of decoding, without drafts and with them.
+    """
+
+    task: str
+    name: str
+    prompt_tokens: Count
+    new_tokens: Count
+    steps: Count
+    drafted: Count
+    accepted: Count
+    comparison: Comparison
+
+    @property
+    def tokens_a_step(self) -> float:
+        """New tokens, without the first, by the steps they took."""
+        return (self.new_tokens - 1) / self.steps
+
+
+@dataclass(frozen=True)
+class DraftsRecord(Record):
+    """What `python -m labkit.bench drafts` recorded: a DraftedTask each."""
+
+    samples: Some[DraftedTask]
+
+    def of(self, *tasks: str) -> list[DraftedTask]:
+        """The samples of these tasks."""
+        return [sample for sample in self.samples if sample.task in tasks]
+
+
+def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:
+    """How many times faster all these requests are decoded with drafts, one after another: the ratio of their
+    times' sums, run by run, and its interval."""
+    sums = [
+        np.sum([getattr(sample.comparison, f"{side}_samples") for sample in samples], axis=0)
+        for side in ("before", "after")
+    ]
+    before, after = (tuple(side.tolist()) for side in sums)
+    interval = speedup_interval(before, after)
+    return float(np.median(before) / np.median(after)), interval
