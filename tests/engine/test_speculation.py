@@ -23,7 +23,7 @@ from labkit import CacheConfig, FinishReason, InferenceEngine, LanguageModel, Sa
 from labkit.engine import speculation
 from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
 from labkit.engine.step.staging import TokenCopy
-from labkit.engine.step.verify import MOST_DRAFTS, MOST_ROWS, drafts_each
+from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.errors import OptionError
 from labkit.ladder import BLOCK_PREFIX_CACHE, RAGGED_BATCHES
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3
@@ -300,6 +300,7 @@ def test_drafts_need_prompts_in_chunks_and_exact_keys_and_values():
 
 
 @needs_triton
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # it wraps, as it should
 def test_through_triton_kernels_in_the_interpreter_the_tokens_are_the_same():
     if torch.cuda.is_available():
         pytest.skip("kernels are compiled for the GPU here")
@@ -336,4 +337,3 @@ def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(model, num_requests):
         assert (counters.accepted_tokens > 0) == (options is NGRAMS)
         assert_no_block_is_lost(engine)
     assert made[NGRAMS] == made[BLOCK_PREFIX_CACHE]
-    assert MOST_DRAFTS + 1 <= MOST_ROWS

@@ -1,6 +1,7 @@
 """Several ranks, on the CPU by gloo: the tokens of one process, and an end for all when one fails."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_arguments_of_another_kind_are_refused():
         ParallelEngine(load_model("random:small"), None)
     with pytest.raises(OptionError, match="device"):
         ParallelEngine(load_model("random:small"), None, device="cpu")
+
+
+def test_drafts_on_several_ranks_are_refused():
+    drafting = replace(LADDER["14"].options, speculation="ngrams")
+    with pytest.raises(OptionError, match="drafts are not verified on several ranks"):
+        ParallelEngine(load_model("random:small"), TorchRanks.__new__(TorchRanks), drafting)
 
 
 @pytest.mark.parametrize(("heads", "size", "groups"), [((32, 8), 2, 8), ((9, 3), 2, 3), ((4, 2), 4, 4)])
