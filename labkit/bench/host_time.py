@@ -87,7 +87,12 @@ def host_engine(
     )
     # Without fused kernels, and without what needs them.
     separate = replace(
-        options, layer_kernels="separate", latency="exposed", batching="padded", kv_cache_dtype="auto"
+        options,
+        layer_kernels="separate",
+        latency="exposed",
+        batching="padded",
+        kv_cache_dtype="auto",
+        speculation="none",
     )
     engine = InferenceEngine(
         model,

@@ -81,6 +81,8 @@ def expected_of(options, num_layers: int, B: int, positions: str) -> Expected:
 @pytest.mark.parametrize("batch_size", [1, 2, 5])
 @every_engine
 def test_a_step_costs_what_its_source_says(options, batch_size, positions):
+    if options.speculation != "none":
+        pytest.skip("what a step costs that verifies drafts depends on the text")
     B = batch_size
     card = card_of(B, lengths=(4,) if positions == "equal" else (3, 5), options=options)
     expected = expected_of(options, L, B, "equal" if B == 1 else positions)
