@@ -33,7 +33,13 @@ class ReplicasRecord(Record):
     """What `python -m labkit.bench replicas` recorded: of each number of replicas and policy some runs."""
 
     samples: tuple[ReplicasRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {"load": str, "requests": int, "prefixes": int, "ingresses": int}
+    SETTINGS: ClassVar[dict[str, type]] = {
+        "load": str,
+        "requests": int,
+        "prefixes": int,
+        "within": float,
+        "ingresses": int,
+    }
 
     def rate(self, replicas: int, policy: str) -> float:
         """Tokens per second, the median run."""
@@ -45,15 +51,16 @@ class ReplicasRecord(Record):
 
     def table(self) -> pd.DataFrame:
         """A row per number of replicas and policy: medians over its runs, and percentiles of the pooled times
-        in milliseconds; × is the rate beside that of the first row, which has the fewest replicas."""
+        in milliseconds. × is the rate beside that of the first row, which has the fewest replicas; where the
+        readers ask one after another, the rate is theirs."""
         rows = {}
         samples = sorted(self.samples, key=lambda run: run.replicas)
-        first = samples[0]
+        one = self.rate(samples[0].replicas, samples[0].side)
         for replicas, policy in dict.fromkeys((run.replicas, run.side) for run in samples):
             runs = self.only(replicas=replicas, side=policy)
             rows[f"{replicas}, {policy}"] = {
                 "tokens/s": f"{self.rate(replicas, policy):,.0f}",
-                "×": f"{self.rate(replicas, policy) / self.rate(first.replicas, first.side):.2f}",
+                **({} if self.within else {"×": f"{self.rate(replicas, policy) / one:.2f}"}),
                 **felt_in(runs),
                 "tokens reused": f"{self.reused(replicas, policy):.1%}",
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.1f}",

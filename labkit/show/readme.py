@@ -22,7 +22,15 @@ from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 
 PAGES = tuple(
-    ROOT / name for name in ("README.md", "INSTALL.md", "BENCHMARKS.md", "RELIABILITY.md", "REPLICAS.md")
+    ROOT / name
+    for name in (
+        "README.md",
+        "INSTALL.md",
+        "BENCHMARKS.md",
+        "RELIABILITY.md",
+        "REPLICAS.md",
+        "docs/SCALE.md",
+    )
 )
 MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
 
@@ -38,6 +46,7 @@ PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
 MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
 LAPTOP_RECORD = "ladder_assistant_cpu"  # whole runs without a GPU
 LOADS_RECORD = "loads_from_10_h200"
+FLEET_RECORD = "fleet"
 HOST_BATCH = 128  # the batch size of the host time shown
 
 
@@ -351,6 +360,8 @@ MADE: dict[str, Callable[[], str]] = {
     "http": http_text,
     "ranks": ranks_text,
     "replicas": replicas_text,
+    "fleet": lambda: markdown(load(FLEET_RECORD).steady_table()),
+    "fleet growth": lambda: markdown(load(FLEET_RECORD).growth_table()),
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,

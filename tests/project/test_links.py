@@ -11,7 +11,8 @@ from notebook_files import DEEPER, FOLDER, HOME, NOTEBOOKS, name_of
 from labkit.ladder import LESSONS, PAGES
 from labkit.paths import ROOT
 
-TEXTS = sorted([*ROOT.glob("*.md"), HOME, *NOTEBOOKS, ROOT / "data/tiny-gpt2/README.md"])
+OTHERS = (ROOT / "data/tiny-gpt2/README.md", ROOT / "docs/SCALE.md")
+TEXTS = sorted([*ROOT.glob("*.md"), HOME, *NOTEBOOKS, *OTHERS])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

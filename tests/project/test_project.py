@@ -16,7 +16,7 @@ TOP_LEVEL = """
 README.md INSTALL.md REPLICAS.md PARALLEL.md BENCHMARKS.md CONTRIBUTING.md GLOSSARY.md CLASSES.md
 RELIABILITY.md CHANGELOG.md LICENSE CITATION.cff Makefile Dockerfile .dockerignore .gitattributes
 environment.yml pyproject.toml .binder .ci .github .gitignore .pre-commit-config.yaml notebooks labkit
-data tests book
+data docs tests book
 """
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, TOOL = PYPROJECT["project"], PYPROJECT["tool"]

@@ -17,7 +17,8 @@ def test_what_a_replica_adds_and_what_is_reused():
     runs = [run(1, "prefix", 2.0, (900,)), run(1, "prefix", 4.0, (940,)), run(1, "prefix", 3.0, (920,))]
     runs += [run(2, "prefix", 2.0, (500, 420)), run(2, "round-robin", 2.5, (300, 400))]
     runs = [*runs[3:], *runs[:3]]  # the order in which applications started is no matter
-    record = record_of("replicas", runs, load="shared-prefix", requests=4, prefixes=2, ingresses=1)
+    about = {"load": "shared-prefix", "requests": 4, "prefixes": 2, "ingresses": 1}
+    record = record_of("replicas", runs, **about, within=0.0)
     assert (record.rate(1, "prefix"), record.rate(2, "prefix")) == (40, 60)
     assert record.reused(2, "round-robin") == pytest.approx(0.7)
     table = record.table()
@@ -29,3 +30,5 @@ def test_what_a_replica_adds_and_what_is_reused():
         "2.0",
         "2.00",
     )
+    later = record_of("replicas", runs, **about, within=2.0)
+    assert "×" not in later.table().columns  # for its rate is that of the readers

@@ -4,7 +4,8 @@ Every number of replicas gets --requests for each of them, over HTTP, through Ra
 the replicas serve twice the readers. Each policy routes the same loads; one replica needs none. Prompts are
 new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix cache. For --load
 shared-prefix take --prefixes, so many system prompts, and --within, or each is asked for again before it is
-there. Needs what `pip install labkit[cluster]` brings. The record of each load is written after every run.
+there; other loads come all at once. Needs what `pip install labkit[cluster]` brings. The record of each load
+is written after every run.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, DeviceFlags, RungFlag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
@@ -32,7 +34,8 @@ from labkit.results.record import Record
 from labkit.results.replicas import ReplicasRun
 from labkit.serve.affinity import POLICIES
 
-ASKED = ("ragged", "prompt-heavy", "shared-prefix", "assistant")  # loads with prompts of their own
+BEGIN_ALIKE = ("shared-prefix", "assistant")
+ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their own
 
 
 def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
@@ -70,7 +73,7 @@ class Settings(RungFlag, DeviceFlags):
     max_batch_size: int = flag(ByDevice(64, 8), "each replica decodes at most this many together", BATCH)
     within: float = flag(
         0.0,
-        "the readers ask one after another in this time (default: %(default)s, all at once)",
+        "where prompts begin alike, readers ask one by one in this time (default: %(default)s, at once)",
         Kind(seconds, "SECONDS"),
     )
     ingresses: int = flag(1, "the requests of all readers go through this many", COUNT)
@@ -97,9 +100,12 @@ def run(args: Settings) -> None:
     device, samples = pick_device(args.device), list[tuple[str, ReplicasRun]]()
     bandwidth, config = measure_bandwidth(device), load_model(args.model).config
 
+    def about(load: str) -> dict[str, Any]:
+        return {"load": load, "within": args.within if load in BEGIN_ALIKE else 0.0}
+
     def record(load: str) -> Record:
         runs = [ran for of, ran in samples if of == load]
-        return make_record("replicas", device, bandwidth, args.settings | {"load": load}, runs)
+        return make_record("replicas", device, bandwidth, args.settings | about(load), runs)
 
     def requests(load: str, replicas: int, seed: int) -> tuple[Request, ...]:
         params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
@@ -130,7 +136,7 @@ def run(args: Settings) -> None:
                 its_args = app.model_copy(update={"replicas": replicas, "policy": policy})
                 with cluster.serving(its_args) as door:
                     for load, number in product(args.load, range(-1, args.rounds)):
-                        ran = door.run(readers, requests(load, replicas, number + 1), args.within)
+                        ran = door.run(readers, requests(load, replicas, number + 1), about(load)["within"])
                         said(f"{load}: {in_words(ran)}")
                         if number < 0:  # to warm up
                             continue
