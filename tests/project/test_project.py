@@ -50,7 +50,9 @@ def test_what_contributing_names_is_there():
     assert set(re.findall(r"\]\(#([^)]+)\)", contributing)) <= anchors
 
 
-@pytest.mark.parametrize(("failing", "ran"), [("none", "lint test test-browser test-cluster"), ("lint", "lint")])
+@pytest.mark.parametrize(
+    ("failing", "ran"), [("none", "lint test test-browser test-cluster"), ("lint", "lint")]
+)
 def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran):
     (tmp_path / ".ci").mkdir()
     script = shutil.copy(ROOT / ".ci/run", tmp_path / ".ci")

@@ -144,8 +144,8 @@ def test_too_many_requests_are_told_to_come_back():
 
 
 def start_ray():
-    """Start Ray on this machine. On a busy one its agents may need more than the 15 s that it gives them: then
-    nothing can be said of the application."""
+    """Start Ray on this machine. On a busy one its agents may need more than the 15 s that it gives them, and
+    then nothing can be said of the application."""
     for has_another_try in (True, True, False):
         try:
             return ray.init(
