@@ -334,6 +334,9 @@ def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(model, num_requests):
         )
         made[options] = tokens_of(engine.generate(prompts, params))
         counters = engine.stats().counters
-        assert (counters.accepted_tokens > 0) == (options is NGRAMS)
+        if options is BLOCK_PREFIX_CACHE:
+            assert counters.drafted_tokens == 0
+        elif num_requests >= 8:  # few texts may repeat nothing
+            assert counters.accepted_tokens > 0
         assert_no_block_is_lost(engine)
     assert made[NGRAMS] == made[BLOCK_PREFIX_CACHE]

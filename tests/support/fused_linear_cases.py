@@ -152,7 +152,7 @@ def assert_is_linear_and_residual(function: Callable, case: dict, **options: obj
 
 def assert_are_statistics_of(x: Tensor, statistics: RowStatistics) -> None:
     """Part by part, and put together: those of x as it is stored, in float64."""
-    K, (parts, width) = x.shape[1], statistics
+    K, parts, width = x.shape[1], statistics.parts, statistics.width
     assert (parts.shape, parts.dtype) == ((len(x), -(-K // width), 2), torch.float32)
     assert parts.device == x.device and parts.is_contiguous()
     pieces = x.double().split(width, dim=1)
