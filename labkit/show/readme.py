@@ -15,7 +15,7 @@ from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS, Lesson
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
-from labkit.results.http import HttpRecord
+from labkit.results.http import BY_PROCESS, HttpRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
@@ -44,6 +44,7 @@ PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
 PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
 MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
+DOOR_RECORD = "http_h100"  # 64 readers of the HTTP server's streams
 LAPTOP_RECORD = "ladder_assistant_cpu"  # whole runs without a GPU
 LOADS_RECORD = "loads_from_10_h200"
 FLEET_RECORD = "fleet"
@@ -214,6 +215,16 @@ def http_text() -> str:
     return "\n\n".join(map(http_of, load_all("http").values()))
 
 
+def door_line() -> str:
+    """A sentence: how many tokens the readers of the server's streams get."""
+    record = load(DOOR_RECORD)
+    return (
+        f"Over HTTP, {record.readers} readers of streams get {record.rate(BY_PROCESS):,.0f} tokens/s of "
+        f"GPT-2 124M on an {record.host.device}, all asking at once; [BENCHMARKS.md](BENCHMARKS.md#over-http) "
+        "says what each waits for."
+    )
+
+
 def http_of(record: HttpRecord) -> str:
     """A sentence about a record of the benchmark over HTTP, and its table."""
     within = record.settings.get("within", 0)
@@ -350,6 +361,7 @@ def first_clause(text: str) -> str:
 MADE: dict[str, Callable[[], str]] = {
     "ladder": ladder_table,
     "finished": finished_table,
+    "door": door_line,
     "rungs": rungs_table,
     "laptop": laptop_line,
     "laptop ladder": laptop_table,
