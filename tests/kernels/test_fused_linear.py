@@ -52,9 +52,9 @@ def test_arguments_stay_as_they_are(function: Callable):
 
 
 def flat(arguments: dict) -> dict:
-    """Tuples taken apart."""
+    """Tuples taken apart, without what they have None of."""
     parts = [
-        {f"{name}.{field}": part for field, part in value._asdict().items()}
+        {f"{name}.{field}": part for field, part in value._asdict().items() if part is not None}
         if hasattr(value, "_asdict")
         else {name: value}
         for name, value in arguments.items()
