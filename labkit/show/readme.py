@@ -220,8 +220,8 @@ def door_line() -> str:
     record = load(DOOR_RECORD)
     return (
         f"Over HTTP, {record.readers} readers of streams get {record.rate(BY_PROCESS):,.0f} tokens/s of "
-        f"GPT-2 124M on an {record.host.device}, all asking at once; [BENCHMARKS.md](BENCHMARKS.md#over-http) "
-        "says what each waits for."
+        f"GPT-2 124M on an {record.host.device}, all asking at once; "
+        "[BENCHMARKS.md](BENCHMARKS.md#over-http) says what each waits for."
     )
 
 

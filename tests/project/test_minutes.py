@@ -1,6 +1,6 @@
 """How long a lesson takes: its first cell and the home page say the same, and its text, code, outputs and
-steps come to it. The weights are fitted to what readers needed: two for ten of these lessons, and two more for
-six."""
+steps come to it. The weights are fitted to what readers needed: two for ten of these lessons, and two more
+for six."""
 
 import re
 
@@ -17,7 +17,7 @@ SAID = re.compile(r"[Aa]bout (half an hour|an hour|\d+ minutes)")
 def minutes_of(path) -> float:
     """A word of text is read in 1/200 minute, a line of code that is not folded in 1/14, a word of output,
     shown source among it, in 1/150; a figure takes a minute, a prediction two, a step with its verdicts six,
-    and a line that the reader writes half a minute; a line of a Triton kernel around it a fifth of one more."""
+    and a line that the reader writes half a minute; a line of a Triton kernel around it a fifth more."""
     cells = nbformat.read(path, as_version=4).cells
     text = " ".join(cell.source for cell in cells if cell.cell_type == "markdown")
     code = [cell for cell in cells if cell.cell_type == "code"]
