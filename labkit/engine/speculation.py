@@ -1,4 +1,4 @@
-"""Which steps verify drafts (rung 17)."""
+"""Which steps verify drafts."""
 
 from labkit.engine.overlap import NextTokens, ReadOneBehind
 from labkit.engine.request import Request, RunningRequests

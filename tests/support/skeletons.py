@@ -63,6 +63,14 @@ def solved(notebook: Path) -> tuple[InteractiveShell, Iterator[None]]:
     return shell, (shell.run_cell(step.solved).raise_error() for step in steps_of(notebook))
 
 
+def solved_shell(notebook: Path) -> InteractiveShell:
+    """The shell when all steps have run, with their gaps filled."""
+    shell, steps = solved(notebook)
+    for _ in steps:
+        pass
+    return shell
+
+
 @dataclass(frozen=True)
 class Filled:
     """A notebook whose steps have all run with their gaps filled: its names, what each step printed, and what

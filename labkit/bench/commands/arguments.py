@@ -154,6 +154,17 @@ class RungFlag(Flags):
     rung: str = flag(FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", RUNG)
 
 
+@dataclass
+class ServedFlags(RungFlag, DeviceFlags):
+    """What a command serves over HTTP."""
+
+    model: str = flag(
+        ByDevice("random:gpt2", "data/tiny-gpt2"),
+        "a directory, a hub id, or random weights such as random:gpt2",
+        Kind(str, "MODEL"),
+    )
+
+
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
     """A field: which rungs run."""
     return flag(tuple(rungs), "these rungs run", RUNG_LIST)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import nan
 from statistics import median
 
-from labkit.bench.commands.arguments import COUNT, LONGEST, DeviceFlags, RungFlag, rounds_flag
+from labkit.bench.commands.arguments import COUNT, LONGEST, ServedFlags, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.http import Readers, ServerCommand, Sides
 from labkit.bench.limit import measure_bandwidth
@@ -40,14 +40,9 @@ def seconds(text: str) -> float:
 
 
 @dataclass
-class Settings(RungFlag, DeviceFlags):
+class Settings(ServedFlags):
     """The command's flags."""
 
-    model: str = flag(
-        ByDevice("random:gpt2", "data/tiny-gpt2"),
-        "a directory, a hub id, or random weights such as random:gpt2",
-        Kind(str, "MODEL"),
-    )
     readers: int = flag(ByDevice(64, 8), "this many readers ask at once", COUNT)
     prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
     max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, DeviceFlags, RungFlag
+from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, ServedFlags
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.http import said, seconds
 from labkit.bench.http import Readers
@@ -50,14 +50,9 @@ def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
 
 
 @dataclass
-class Settings(RungFlag, DeviceFlags):
+class Settings(ServedFlags):
     """The command's flags."""
 
-    model: str = flag(
-        ByDevice("random:gpt2", "data/tiny-gpt2"),
-        "a directory, a hub id, or random weights such as random:gpt2",
-        Kind(str, "MODEL"),
-    )
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
     policies: tuple[str, ...] = flag(
         ("prefix",),

@@ -146,7 +146,6 @@ def recorded() -> pd.DataFrame:
             continue
         B = int(sample.load.split("x")[0])
         config = RANDOM_CONFIGS[sample.model.removeprefix("random:")]
-        product_bytes = 2 * config.num_matrix_weights / (4 * config.num_layers)
         num_bytes = sample.weight_bytes + B * sample.kv_bytes_per_token * (64 + 256 / 2)
         limit = B / (num_bytes / part.bandwidth.copy)
         rate = median(run.decode_rate for run in sample.runs)
@@ -155,10 +154,8 @@ def recorded() -> pd.DataFrame:
             "limit": round(limit, -1),
             "% of the limit": round(100 * rate / limit),
             "layers": config.num_layers,
-            "MB per product": round(product_bytes / 1e6, 1),
         }
-    counts = dict.fromkeys(("tokens/s", "limit", "% of the limit", "layers"), int)
-    return pd.DataFrame(rows).T.astype(counts).rename_axis(["model", "B"])
+    return pd.DataFrame(rows).T.astype(int).rename_axis(["model", "B"])
 
 
 def recorded_where() -> str:

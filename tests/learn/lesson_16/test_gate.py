@@ -3,7 +3,7 @@
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
-from skeletons import solved, steps_of
+from skeletons import solved_shell, steps_of
 
 from labkit.learn.lesson_16 import cost, gate, traps
 from labkit.paths import ROOT
@@ -33,10 +33,7 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def shell() -> InteractiveShell:
     """Where the notebook's steps have run, filled with their hints."""
-    shell, steps = solved(NOTEBOOK)
-    for _ in steps:
-        pass
-    return shell
+    return solved_shell(NOTEBOOK)
 
 
 @pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from skeletons import solved, steps_of
+from skeletons import solved_shell, steps_of
 
 from labkit.learn.lesson_18 import gate, pair, traps
 from labkit.paths import ROOT
@@ -48,9 +48,7 @@ MISTAKES = [
 @pytest.fixture(scope="module")
 def shell() -> Iterator[InteractiveShell]:
     """Where the notebook's steps have run, filled with their hints."""
-    shell, steps = solved(NOTEBOOK)
-    for _ in steps:
-        pass
+    shell = solved_shell(NOTEBOOK)
     yield shell
     shell.user_ns["gate"].PAIR.close()
 
