@@ -1,4 +1,4 @@
-"""What drafts are worth, task by task: with them and without, in turn."""
+"""What drafts are worth, with them and without, in turn: task by task, and by how often they are right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 
 from labkit.results.comparison import Comparison, Interval, speedup_interval
 from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Some
+from labkit.results.typed import Chance, Count, Some
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,35 @@ class DraftsRecord(Record):
     def of(self, *tasks: str) -> list[DraftedTask]:
         """The samples of these tasks."""
         return [sample for sample in self.samples if sample.task in tasks]
+
+
+@dataclass(frozen=True)
+class DialedRun(Sample):
+    """Requests of which each draft is right with a chance that was set.
+
+    steps: that verified drafts or made one token each. drafted, accepted: tokens of all requests. comparison:
+    seconds of decoding, without drafts and with them.
+    """
+
+    requests: Count
+    chance: Chance
+    new_tokens: Count
+    steps: Count
+    drafted: Count
+    accepted: Count
+    comparison: Comparison
+
+    @property
+    def tokens_a_step(self) -> float:
+        """New tokens of each request, without the first, by the steps until all had theirs."""
+        return (self.new_tokens - 1) / self.steps
+
+
+@dataclass(frozen=True)
+class DialRecord(Record):
+    """What `python -m labkit.bench drafts --acceptance` recorded: a DialedRun each."""
+
+    samples: Some[DialedRun]
 
 
 def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:

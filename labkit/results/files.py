@@ -13,7 +13,7 @@ from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
-from labkit.results.drafts import DraftsRecord
+from labkit.results.drafts import DialRecord, DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord
@@ -48,6 +48,7 @@ KINDS: dict[str, type[Record]] = {
     "sampling": SamplingRecord,
     "tiles": TilesRecord,
     "drafts": DraftsRecord,
+    "drafts_dial": DialRecord,
     "faults": Record,  # of tests/soak; so are the next
     "flood": Record,
     "http_flood": Record,

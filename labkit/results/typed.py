@@ -22,6 +22,7 @@ class Must(NamedTuple):
 
 Count = Annotated[int, Must("0 or more", lambda value: value >= 0)]
 Time = Annotated[float, Must("0 or more", lambda value: value >= 0)]
+Chance = Annotated[float, Must("from 0 to 1", lambda value: 0 <= value <= 1)]
 Positive = Annotated[float, Must("above 0", lambda value: value > 0)]
 Some = Annotated[tuple[T, ...], Must("a list that is not empty", bool)]
 

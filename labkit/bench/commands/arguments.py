@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
+from typing import TypeVar
 
 from labkit import ranges
 from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag
@@ -23,6 +24,8 @@ from labkit.results.comparison import MIN_ROUNDS
 
 # Upper bounds, so that a typo does not start an hour's run.
 MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_000
+
+T = TypeVar("T")
 
 # --- from text -----------------------------------------------------------------------------------------
 
@@ -47,7 +50,7 @@ def as_int(text: str) -> float:
         return nan
 
 
-def list_of(convert: Callable[[str], int]) -> Callable[[str], tuple[int, ...]]:
+def list_of(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """The type of a flag that takes numbers separated by commas, each of the type `convert`."""
     return lambda text: tuple(map(convert, text.split(",")))
 
@@ -67,6 +70,17 @@ def rate(text: str) -> float:
         value = nan
     if not 1e-3 <= value <= MOST:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0.001 to {MOST:,}")
+    return value
+
+
+def chance(text: str) -> float:
+    """The type of a flag that takes how likely something is."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 to 1")
     return value
 
 

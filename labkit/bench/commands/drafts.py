@@ -1,35 +1,41 @@
-"""drafts: one request at a time, decoded in turn without drafts and with them, task by task.
+"""drafts: requests decoded in turn without drafts and with them, task by task.
 
 The tasks are those of data/grounded_tasks.json: texts to summarize and to edit, code to go on with, and
 questions whose answers no prompt foretells. A model with random weights says the same again and again, so it
-shows nothing.
+shows nothing. With --acceptance, drafts are right with a chance that is set, and any model will do.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import COUNT, ModelFlags, rounds_flag
+from labkit.bench.commands.arguments import COUNT, ModelFlags, chance, list_of, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.comparison import in_turn
+from labkit.bench.dial import DialedStep
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
+from labkit.engine.parts import NO_PARTS, Part
+from labkit.engine.step.verify import drafts_each
 from labkit.ladder import FINISHED
 from labkit.model import LanguageModel, load_model
 from labkit.options import EngineOptions
 from labkit.paths import ROOT
 from labkit.results.comparison import Comparison
-from labkit.results.drafts import DraftedTask, together
+from labkit.results.drafts import DialedRun, DraftedTask, together
 
 TASKS = ROOT / "data" / "grounded_tasks.json"
 SIDES = ("without drafts", "with drafts")
+NGRAMS = replace(FINISHED.options, speculation="ngrams")
+DIALED_BATCHES, DIALED_PROMPT = (1, 8, 64), 160
 
 
 @dataclass
@@ -39,10 +45,16 @@ class Settings(ModelFlags):
     model: str = flag("smollm2-135m", "the command measures this chat model", Kind(str, "MODEL"))
     rounds: int = rounds_flag(2)
     max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
+    acceptance: tuple[float, ...] | None = flag(
+        None,
+        "instead of the tasks, drafts that are right with each of these chances, one after another "
+        "(default: the tasks run)",
+        Kind(list_of(chance), "P,P,..."),
+    )
 
 
 class Answer(NamedTuple):
-    """A request's tokens, the seconds of its decode steps, and what was drafted in them."""
+    """The first request's tokens, the seconds of all decode steps, and what was drafted in them."""
 
     token_ids: tuple[int, ...]
     seconds: float
@@ -52,20 +64,24 @@ class Answer(NamedTuple):
 
 
 def run(args: Settings) -> None:
-    """Decode each task in turn without drafts and with them, print a table, and write a record if asked."""
+    """Measure the tasks, or the chances that were asked for, print a table, and write a record if asked."""
     device, model = pick_device(args.device), load_model(args.model, seed=args.seed)
-    bandwidth = measure_bandwidth(device)
-    samples: list[DraftedTask] = []
+    bandwidth, kind = measure_bandwidth(device), "drafts" if args.acceptance is None else "drafts_dial"
+    samples: list[Any] = []
     with args.until_interrupted(samples):
-        for task in tqdm(json.loads(TASKS.read_text(encoding="utf-8")), unit=" tasks"):
-            samples.append(measured(model, device, task, args))
-    print(table_of(samples).to_string())
+        if args.acceptance is None:
+            for task in tqdm(json.loads(TASKS.read_text(encoding="utf-8")), unit=" tasks"):
+                samples.append(measured(model, device, task, args))
+        else:
+            for batch_size in DIALED_BATCHES:
+                dial(model, device, batch_size, args, samples)
+    print(table_of(samples).to_string() if args.acceptance is None else dial_table(samples).to_string())
     for name, tasks in ("grounded", ("summarize", "edit", "code")), ("free", ("free",)):
-        if of_these := [sample for sample in samples if sample.task in tasks]:
+        if of_these := [sample for sample in samples if getattr(sample, "task", None) in tasks]:
             speedup, interval = together(of_these)
             print(f"{name}: x{speedup:.2f} {interval}")
     if args.json:
-        write_record(make_record("drafts", device, bandwidth, args.settings, samples), args.json)
+        write_record(make_record(kind, device, bandwidth, args.settings, samples), args.json)
 
 
 def measured(model: LanguageModel, device: torch.device, task: dict[str, str], args: Settings) -> DraftedTask:
@@ -74,10 +90,9 @@ def measured(model: LanguageModel, device: torch.device, task: dict[str, str], a
         prompt = model.tokenizer.encode(task["text"])
     else:
         prompt = model.chat_prompt([{"role": "user", "content": task["user"]}])
-    sides = (FINISHED.options, replace(FINISHED.options, speculation="ngrams"))
-    engines = [engine_for(model, device, len(prompt) + args.max_new_tokens, options) for options in sides]
-
-    measures = [partial(answer, engine, prompt, args.max_new_tokens) for engine in engines]
+    longest, params = len(prompt) + args.max_new_tokens, SamplingParams(args.max_new_tokens)
+    engines = [engine_for(model, device, 1, longest, options) for options in (FINISHED.options, NGRAMS)]
+    measures = [partial(answer, engine, [prompt], params) for engine in engines]
     before, after = in_turn(measures, args.rounds)
     assert {each.token_ids for each in (*before, *after)} == {before[0].token_ids}, "drafts change no token"
     times = (tuple(each.seconds for each in side) for side in (before, after))
@@ -94,25 +109,68 @@ def measured(model: LanguageModel, device: torch.device, task: dict[str, str], a
     )
 
 
+def dial(
+    model: LanguageModel, device: torch.device, batch_size: int, args: Settings, samples: list[DialedRun]
+) -> None:
+    """Add a sample for each chance: requests whose prompts have nothing in common, decoded on both sides."""
+    numbers = torch.Generator().manual_seed(args.seed)
+    shape = (batch_size, DIALED_PROMPT)
+    prompts = torch.randint(model.config.vocab_size, shape, generator=numbers).tolist()
+    chance = torch.zeros(1, device=device)
+    parts = {"speculation": partial(DialedStep, chance=chance)}
+    longest, params = (
+        DIALED_PROMPT + args.max_new_tokens,
+        SamplingParams(args.max_new_tokens, stop_on_eos=False),
+    )
+    engines = (
+        engine_for(model, device, batch_size, longest, FINISHED.options),
+        engine_for(model, device, batch_size, longest, NGRAMS, parts),
+    )
+    measures = [partial(answer, engine, prompts, params) for engine in engines]
+    for each in args.acceptance if drafts_each(batch_size) else (0.0,):
+        chance.fill_(each)
+        for measure in measures:
+            measure()
+        before, after = in_turn(measures, args.rounds)
+        last = after[-1]
+        times = (tuple(each.seconds for each in side) for side in (before, after))
+        samples.append(
+            DialedRun(
+                batch_size,
+                each,
+                args.max_new_tokens,
+                last.steps,
+                last.drafted,
+                last.accepted,
+                Comparison(*SIDES, *times, {}, {}),
+            )
+        )
+
+
 def engine_for(
-    model: LanguageModel, device: torch.device, longest: int, options: EngineOptions
+    model: LanguageModel,
+    device: torch.device,
+    batch_size: int,
+    longest: int,
+    options: EngineOptions,
+    parts: Mapping[str, Part] = NO_PARTS,
 ) -> InferenceEngine:
-    """An engine for one request of so many tokens, which has run once."""
+    """An engine for so many requests of so many tokens, which has run once."""
     # A prompt that comes again is found in the prefix cache: it is decoding that is measured.
-    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * -(-longest // 64))
-    scheduler = SchedulerConfig(max_batch_size=1)
-    engine = InferenceEngine(model, options, device=device, cache=cache, scheduler=scheduler)
+    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * batch_size * -(-longest // 64))
+    scheduler = SchedulerConfig(max_batch_size=batch_size)
+    engine = InferenceEngine(model, options, device=device, parts=parts, cache=cache, scheduler=scheduler)
     engine.generate([[1, 2, 3, 1, 2]], SamplingParams(4, stop_on_eos=False))
     return engine
 
 
-def answer(engine: InferenceEngine, prompt: list[int], max_new_tokens: int) -> Answer:
-    """The likeliest answer."""
+def answer(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams) -> Answer:
+    """The likeliest answers."""
     before = engine.stats().counters
-    (completion,) = engine.generate([prompt], SamplingParams(max_new_tokens))
+    completions = engine.generate(prompts, params)
     after = engine.stats().counters
     return Answer(
-        completion.token_ids,
+        completions[0].token_ids,
         after.decode_seconds - before.decode_seconds,
         after.decode_steps - before.decode_steps,
         after.drafted_tokens - before.drafted_tokens,
@@ -135,3 +193,20 @@ def table_of(samples: list[DraftedTask]) -> pd.DataFrame:
         for sample in samples
     ]
     return pd.DataFrame(rows).set_index("task")
+
+
+def dial_table(samples: list[DialedRun]) -> pd.DataFrame:
+    """A row per number of requests and chance."""
+    rows = [
+        {
+            "requests": run.requests,
+            "chance": run.chance,
+            "tokens a step": round(run.tokens_a_step, 2),
+            "drafted": run.drafted,
+            "accepted": run.accepted,
+            "speedup": f"x{run.comparison.speedup:.2f}",
+            "interval": str(run.comparison.interval),
+        }
+        for run in samples
+    ]
+    return pd.DataFrame(rows).set_index("requests")

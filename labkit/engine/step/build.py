@@ -131,7 +131,7 @@ def build_verify_step(
         fused_kernels(options, network, kv_manager, on_triton), decoding.layers[0], network.ranks
     )
     attention = PackedAttention(kv_manager, *(PACKED_TRITON if on_triton else PACKED_PLAIN))
-    verify_step = VerifyStep(
+    verify_step = (parts.own("speculation") or VerifyStep)(
         ChunkLayers(decoding, attention, kernels),
         decode_step.slots,
         build_sampler(parts, on_triton),

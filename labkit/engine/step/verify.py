@@ -110,12 +110,16 @@ class VerifyStep:
         last = slots.last_token_ids[slot_mapping].masked_fill(lens < 0, NO_DRAFT)
         rows = VerifyRows.of(torch.cat([last[:, None], drafts], dim=1), lens)
         made = self._made(rows, slot_mapping, draws)[rows.place]
-        is_accepted = (made[:, :-1] == drafts) & (drafts >= 0)
-        num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1)
+        num_accepted = self.accepted(made, drafts)
         self._advance(slot_mapping, lens, made, num_accepted)
         is_made = torch.arange(num_drafts + 1, device=made.device) <= num_accepted[:, None]
         num_drafted = (drafts >= 0).sum(dim=1, keepdim=True)
         return torch.cat([made.masked_fill(~is_made, NOT_MADE), num_drafted], dim=1)
+
+    def accepted(self, made: Tensor, drafts: Tensor) -> Tensor:
+        """How many drafts [B] are accepted: those that were made [B, K + 1], up to the first that was not."""
+        is_right = (made[:, :-1] == drafts) & (drafts >= 0)
+        return is_right.long().cumprod(dim=1).sum(dim=1)
 
     def _made(self, rows: VerifyRows, slot_mapping: Tensor, draws: Draws) -> Tensor:
         """The token [R] that each row has made."""

@@ -8,7 +8,7 @@ from pytest import approx
 
 from labkit.bench.commands import drafts
 from labkit.results.comparison import Comparison
-from labkit.results.drafts import DraftedTask, DraftsRecord, together
+from labkit.results.drafts import DialRecord, DraftedTask, DraftsRecord, together
 from labkit.results.files import load_file
 
 
@@ -39,6 +39,37 @@ def test_tasks_are_decoded_on_both_sides_and_recorded(monkeypatch, capsys, tmp_p
     assert len(code.comparison.before_samples) == len(code.comparison.after_samples) == 2
     assert code.new_tokens - 1 == code.steps + code.accepted > code.steps
     assert code.tokens_a_step == approx(1 + code.accepted / code.steps)
+
+
+@pytest.mark.slow
+def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(drafts, "DIALED_BATCHES", (1, 2, 40))
+    monkeypatch.setattr(drafts, "DIALED_PROMPT", 20)
+    path = tmp_path / "out.json"
+    bench(
+        monkeypatch,
+        "drafts --model data/tiny-gpt2 --device cpu --rounds 1 --max-new-tokens 41 "
+        f"--acceptance 0,0.8,1 --json {path}",
+    )
+    assert "tokens a step" in capsys.readouterr().out
+    record = load_file(path)
+    assert isinstance(record, DialRecord)
+    assert [(run.requests, run.chance) for run in record.samples] == [
+        *((requests, chance) for requests in (1, 2) for chance in (0, 0.8, 1)),
+        (40, 0),  # in which nobody drafts
+    ]
+    never, mostly, always = record.only(requests=1)
+    assert never.accepted == 0 < never.drafted < 40 == never.steps
+    assert always.steps == 5 and always.accepted == always.drafted == 35
+    assert 5 < mostly.steps < 25 and mostly.accepted == 40 - mostly.steps
+    assert record.only(requests=40)[0].drafted == 0
+
+
+def test_a_chance_is_a_number_from_0_to_1(monkeypatch, capsys):
+    for wrong in ("1.5", "nan", "x"):
+        with pytest.raises(SystemExit):
+            bench(monkeypatch, f"drafts --model data/tiny-gpt2 --acceptance 0.5,{wrong}")
+        assert "is not a number from 0 to 1" in capsys.readouterr().err
 
 
 def test_together_is_the_ratio_of_the_sums():
