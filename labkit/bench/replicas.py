@@ -45,6 +45,7 @@ class Cluster:
         self.port = port
         if ingresses > 1:
             os.environ["RAY_SERVE_ENABLE_HA_PROXY"] = "1"  # which is read when Ray is imported
+            os.environ["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] = "1"  # nobody waits for an answer
         os.environ.setdefault("RAY_worker_niceness", "0")
         import ray
         from ray import serve

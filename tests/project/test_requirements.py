@@ -49,7 +49,8 @@ def packages_of(folder: str) -> set[str]:
     ours = {"labkit", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     sources = (ROOT / folder).rglob("*.py")
     modules = set().union(*(imported_by(path.read_text(encoding="utf-8")) for path in sources))
-    distributions = packages_distributions()  # a package that is not installed here has its module's name
+    # A package that is not installed here has its module's name.
+    distributions = {"grpc": ["grpcio"]} | dict(packages_distributions())
     return {
         canonicalize_name(distributions.get(module, [module])[0])
         for module in modules - ours - set(sys.stdlib_module_names) - WHERE_INSTALLED

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import yaml
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 from helpers import GREEDY
 from streaming_helpers import TIMEOUT, start, wait_for
 
@@ -121,8 +123,11 @@ def answered(*tries):
     return sent
 
 
-def test_a_request_whose_replica_dies_before_it_answers_goes_to_another_one():
-    died = ActorDiedError()
+CUT = AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata())  # the call of a replica that was stopped
+
+
+@pytest.mark.parametrize("died", [ActorDiedError(), CUT])
+def test_a_request_whose_replica_dies_before_it_answers_goes_to_another_one(died):
     assert answered([died], [died], [START, PART, END]) == [START, PART, END]
     start_, body = answered([died], [died], [died])
     assert start_["status"] == 503 and "has died" in json.loads(body["body"])["error"]["message"]
