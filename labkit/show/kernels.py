@@ -60,7 +60,7 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0)
-    axes.set_title("One layer of a decode step; under each kernel the numbers that it writes to memory")
+    axes.set_title("One layer of a decode step; under each kernel the values that it writes to memory")
     return fig
 
 

@@ -31,7 +31,7 @@ from labkit.learn.steps import noted
 
 CLOSE = 1e-3  # of a number of size 1: sums in another order are right, too; rounded inputs are not
 
-PRODUCT = "a product's number is the sum of a row of x times a row of the weight, over all inputs"
+PRODUCT = "each value of the product is the sum of a row of x times a row of the weight"
 NORM_LINEAR = "norm_linear is linear(layer_norm(x))"
 MERGE = "merged, the parts are one softmax over all tokens"
 LAYER = "a layer is attention and MLP, each added to what came in"
@@ -45,7 +45,7 @@ def check_numbers(
     close = torch.isclose(made.double(), expected.double(), rtol=CLOSE, atol=CLOSE)
     for row, column in (~close).nonzero().tolist()[:1]:
         raise BrokenContract(
-            f"{contract}: {where}, {noun} {row} of {len(made)}, number {column} of {made.shape[1]} is "
+            f"{contract}: {where}, {noun} {row} of {len(made)}, value {column} of {made.shape[1]} is "
             f"{made[row, column].item():.4f}, expected {expected[row, column].item():.4f}. {hint}"
         )
 
@@ -88,6 +88,7 @@ def _prove_product(kernel: Any) -> None:
         if torch.isclose(made, expected, rtol=0.02, atol=0.02).all():
             hint = "All are nearly right, so inputs were rounded. Multiply the tiles as they are loaded."
         check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
+    check_dots(kernel, at_least=1)
 
 
 def check_precision(kernel: Any) -> None:
@@ -101,6 +102,17 @@ def check_precision(kernel: Any) -> None:
                 "Without it a GPU may round float32 inputs to TF32. A CPU never does, so here no value shows "
                 "it."
             )
+
+
+def check_dots(kernel: Any, at_least: int) -> None:
+    """Raise BrokenContract if a kernel's source has fewer products of tiles: other sums have the same values,
+    but only `tl.dot` uses tensor cores."""
+    count = len(list(dots_of(kernel)))
+    if count < at_least:
+        raise BrokenContract(
+            f"tiles are multiplied by tensor cores: all values are right, but `tl.dot` is in the source "
+            f"{count} times, expected {at_least}. Sums of elementwise products do not use tensor cores."
+        )
 
 
 def dots_of(kernel: Any) -> Iterator[ast.Call]:
@@ -257,7 +269,7 @@ def linear_residual_proven(inner: Callable) -> Callable:
         check_numbers(contract, where, made, expected, "The bias and the residual belong to it.")
         pairs = [torch.stack(mean_and_rstd(s, made.shape[1], 1e-5), 1) for s in (statistics, theirs)]
         contract = "linear_residual tells the mean and the deviation of the rows that it stored"
-        check_numbers(contract, where, *pairs, "Number 0 is the mean, number 1 the reciprocal deviation.")
+        check_numbers(contract, where, *pairs, "Value 0 is the mean, value 1 the reciprocal deviation.")
         return made, statistics
 
     return linear_residual

@@ -22,7 +22,7 @@ from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
-from labkit.learn.lesson_09.proofs import check_precision
+from labkit.learn.lesson_09.proofs import check_dots, check_precision
 from labkit.learn.lesson_15.draws import (
     NUM_DRAWS,
     Heads,
@@ -213,6 +213,7 @@ def check_group(kernel: Any) -> Report:
             check_numbers(GROUP, heads.words, out, right, group_lookalikes(heads), GROUP_HINT)
             check_reads(heads, runs[0])
         check_precision(kernel)
+        check_dots(kernel, at_least=2)
 
     return report_on("group", kernel, trial, group=kernel)
 

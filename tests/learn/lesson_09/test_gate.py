@@ -145,7 +145,7 @@ WRONG = {
     AddsPartsUnweighed: SOFTMAX.format(r"\d"),
     ForgetsAPart: SOFTMAX.format(3),
     NewTokenUnseen: SOFTMAX.format(0),
-    StatisticsOfTheResidual: r"linear_residual tells the mean and the deviation .*row 0 of 4, number [01] of",
+    StatisticsOfTheResidual: r"linear_residual tells the mean and the deviation .*row 0 of 4, value [01] of",
     ForgetsTheBias: r"linear_residual is residual \+ linear\(x\): in a step, for 32 inputs, row 0 of 4",
     OldResidual: r"a layer is attention and MLP, .*: layer 0, request 0 of 4, .* as it came into that half",
     Separate: r"a step is few kernels: 40 for 2 layers, at most 15, .* Launched were: linear 9, add 6, ",

@@ -60,7 +60,7 @@ WRONG_PRODUCTS = {
     "not transposed": "product raised ",
     "last round": ROUNDS,
     "first round": ROUNDS,
-    "program": r"with x \[20, 150\] .* number 128 of 200 is ",
+    "program": r"with x \[20, 150\] .* value 128 of 200 is ",
 }
 
 
@@ -93,6 +93,26 @@ def test_a_product_that_only_a_gpu_rounds_is_refused_by_its_source():
     assert "`tl.dot(x, tl.trans(w), acc)` has no input_precision='ieee'" in check_product(
         product_that_may_round
     ).text.replace("\n    ", " ")
+
+
+@triton.jit
+def product_without_dot(
+    x_ptr, weight_ptr, out_ptr, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for first in range(0, K, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        x, w = load_tile(x_ptr, m, k, M, K), load_tile(weight_ptr, n, k, N, K)
+        acc += tl.sum(x[:, None, :] * w[None, :, :], axis=2)
+    store_tile(out_ptr, m, n, M, N, acc)
+
+
+def test_a_product_of_sums_is_refused_though_its_values_are_right():
+    told = " ".join(check_product(product_without_dot).text.split())
+    assert "tensor cores: all values are right, but `tl.dot` is in the source 0 times, expected 1" in told
 
 
 def test_a_right_product():
@@ -221,8 +241,8 @@ WRONG_MERGES = {
     "weighed outputs": ADDED,
     "in logarithms": r"\[1\.0, 1\.0, 1\.0\] .* places from num_parts on have no total to divide by",
     "not weighed": WEIGHED,
-    "from 0": r"\[-200\.0, .* number 0 of 20 is nan, .* scale by the largest of them, not by 0",
-    "from the first": r"number 0 of 20 is nan, .*",
+    "from 0": r"\[-200\.0, .* value 0 of 20 is nan, .* scale by the largest of them, not by 0",
+    "from the first": r"value 0 of 20 is nan, .*",
 }
 
 
@@ -244,7 +264,7 @@ def test_the_first_number_that_is_off_is_told():
     made, expected = torch.zeros(2, 3), torch.zeros(2, 3)
     proofs.check_numbers("it holds", "here", made, expected, "Hint.")
     made[1, 2] = 0.5
-    with pytest.raises(BrokenContract, match=r"^it holds: here, row 1 of 2, number 2 of 3 is 0\.5000, exp"):
+    with pytest.raises(BrokenContract, match=r"^it holds: here, row 1 of 2, value 2 of 3 is 0\.5000, exp"):
         proofs.check_numbers("it holds", "here", made, expected, "Hint.")
 
 
