@@ -8,6 +8,7 @@ from labkit.learn.progress import note_guess
 from labkit.learn.verdict import Verdict
 
 FACTORS = ("times", "times as fast", "x")  # units of a factor, of which 1 is no gain
+SMALL = 2  # below it a factor is scored by its gain
 RIGHT = 1.05  # by so much a right guess may be off
 
 
@@ -32,7 +33,7 @@ class Prediction:
         """How near the guess came, in a sentence. It never raises.
 
         Right means within 5 %, and near within a factor of 2: this is about orders of magnitude. Of an answer
-        that is itself a factor, by its unit, the gains are compared: they are 4 % for 1.04 times.
+        that is itself a small factor, by its unit, the gains are compared: they are 4 % for 1.04 times.
         """
         measured = as_number(actual)
         if not math.isfinite(measured):
@@ -46,7 +47,7 @@ class Prediction:
         if not math.isfinite(guess):
             return f"Your guess, {shown(self.guess)}, is no number; put one where it says guess=."
         said, scored = f"You said {told(guess)}", (guess, actual)
-        if self.unit in FACTORS:
+        if self.unit in FACTORS and actual < SMALL:
             scored = (100 * (guess - 1), 100 * (actual - 1))
             said += ", a gain of {:,.4g} % where it was {:,.4g} %".format(*scored)
         if self.lesson is not None:

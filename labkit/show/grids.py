@@ -78,11 +78,11 @@ def draw_sends(sends: Sends) -> Figure:
     """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
     request; in the cell, where anything was, its slot, and a c where its last block was copied.
 
-    The row above says whether the slot mapping was sent, the row below how many numbers were sent in all. A
+    The row above says whether the slot mapping was sent, the row below how many bytes were sent in all. A
     step that only admitted requests is an empty column.
     """
     requests = sorted(sends.requests["request"].unique())
-    labels = ["slot_mapping", *(f"request {request}" for request in requests), "numbers sent"]
+    labels = ["slot_mapping", *(f"request {request}" for request in requests), "bytes sent"]
     fig, axes = figure(1.5 + 0.34 * len(labels))
     for line in sends.requests.itertuples():
         text = f"{line.slot} c" if line.took == "copy_on_write" else f"{line.slot}"
@@ -90,7 +90,7 @@ def draw_sends(sends: Sends) -> Figure:
         _draw_cell(axes, line.step, 1 + requests.index(line.request), SENT[line.sent][0], text)
     for line in sends.steps.itertuples():
         _draw_cell(axes, line.step, 0, MAPPING[0] if line.mapping else PALE, "")
-        sent = f"{line.numbers / 1e3:.1f}k" if line.numbers >= 1e3 else f"{line.numbers}"
+        sent = f"{line.bytes / 1e3:.0f}k" if line.bytes >= 1e3 else f"{line.bytes}"
         write(axes, line.step, len(labels) - 1, sent, fontsize=8)
     axes.set(xlim=(0.4, sends.steps["step"].max() + 0.6), ylim=(len(labels) - 0.5, -0.5))
     axes.set_yticks(range(len(labels)), labels)

@@ -13,7 +13,7 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.replaced import noting, replaced
 
 OF_REQUESTS = ("step", "request", "slot", "tokens", "took", "sent")
-OF_STEPS = ("step", "mapping", "states", "rows", "copies", "numbers")
+OF_STEPS = ("step", "mapping", "states", "rows", "copies", "bytes")
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Sends:
     requests: a line per request and step: its slot, the tokens it held when the step began, how the
     block of its next token was made ready, and what was sent for it: "nothing", "boundary", "copy_on_write"
     or "joined". steps: a line per step: whether the mapping was sent, how many states and rows, and how many
-    copies and numbers that took.
+    copies and bytes that took.
     """
 
     requests: pd.DataFrame
@@ -59,7 +59,7 @@ class SendWatch:
         return keep
 
     def _count(self, numbers: Tensor) -> None:
-        self._sent.setdefault("copies", []).append(len(numbers))
+        self._sent.setdefault("copies", []).append(numbers.nbytes)
 
     def _begin(self, *updated: object) -> None:
         self._sent, self._updated = {}, updated

@@ -55,9 +55,9 @@ DONE = {
         for calls, reads in ((72, 192), (135, 128), (7, 64))
     ],
     "06": [  # in steps of 128: of 8 requests, all numbers; rows at 4 boundaries; nothing else
-        "sent in 128 of 128 steps: 128 copies, 173,568 numbers",
-        "sent in 128 of 128 steps: 128 copies, 28,416 numbers",
-        "sent in 4 of 128 steps: 4 copies, 2,304 numbers",
+        "sent in 128 of 128 steps: 128 copies, 1,388,544 bytes",
+        "sent in 128 of 128 steps: 128 copies, 227,328 bytes",
+        "sent in 4 of 128 steps: 4 copies, 18,432 bytes",
     ],
     "07": [".*called 1 times in a step of 8 requests, 8 lists looked at"],
     "09": [".*", ".*", ".*", "norm_linear: yours, merge: yours"],
@@ -85,7 +85,7 @@ UNFILLED = {
         "This is the product of x as it is: nothing is normalized yet.",
         "This is `up`: nothing goes through the gate yet.",
         "It is stored as it came: nothing is rotated",
-        "no program writes query head 1. try There are 1 programs per request, so each serves 2 query heads",
+        "no program writes query head 1. try A request has one program per head of keys, so each program ",
         "rms_linear_kernel, gated_linear_kernel, group_kernel not among them",
     ],
     "16": [

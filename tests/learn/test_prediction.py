@@ -62,6 +62,10 @@ def test_of_an_answer_that_is_a_factor_the_gain_is_scored(guess, verdict):
     assert verdict in Prediction("Rung 02 over rung 01", "times", guess).score(1.54)
 
 
+def test_a_large_factor_is_scored_as_it_is():
+    assert "You said 14.5: exactly right." in Prediction("Pieces", "times", 14.5).score(14.5)
+
+
 @pytest.mark.parametrize(
     ("guess", "actual", "factor"),
     [

@@ -110,14 +110,14 @@ def test_rows_of_block_tables_have_the_colour_of_their_reason():
     assert shades(axes, [REASONS[reason][0] for reason in ("first", "boundary", "kept")])
 
 
-def test_sends_name_the_slot_of_what_was_sent_and_count_the_numbers():
+def test_sends_name_the_slot_of_what_was_sent_and_count_the_bytes():
     steps = [(1, True, 2, 2, 3, 4000), (2, False, 0, 1, 1, 5)]
     requests = [(1, 0, 0, 4, "in_place", "joined"), (2, 0, 0, 5, "copy_on_write", "copy_on_write")]
     requests += [(1, 7, 1, 3, "in_place", "joined"), (2, 7, 1, 4, "in_place", "nothing")]
     sends = Sends(pd.DataFrame(requests, columns=OF_REQUESTS), pd.DataFrame(steps, columns=OF_STEPS))
     (axes,) = show.draw_sends(sends).axes
     assert {text.get_position(): text.get_text() for text in axes.texts} == {
-        **{(1, 0): "", (1, 1): "0", (1, 2): "1", (1, 3): "4.0k"},
+        **{(1, 0): "", (1, 1): "0", (1, 2): "1", (1, 3): "4k"},
         **{(2, 0): "", (2, 1): "0 c", (2, 2): "", (2, 3): "5"},
     }
 

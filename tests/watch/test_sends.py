@@ -24,7 +24,8 @@ def test_the_sends_of_a_run():
     row = 2 * engine.kv_manager.max_blocks_per_seq
     max_batch = len(engine.decode_step.slots.slot_mapping)
     words = [2 * max_batch + 3 * (1 + 2 * 7) + 3 * row, row, row, row]
-    assert sends.steps["numbers"].tolist() == [n + -(-n // 2) for n in words]  # a place each, two in a number
+    # With each word its place, of 8 bytes; words travel two by two.
+    assert sends.steps["bytes"].tolist() == [8 * (n + -(-n // 2)) for n in words]
 
 
 def test_a_row_that_is_copied_after_the_join_is_told_apart():

@@ -36,10 +36,17 @@ def started(build: Build, block_size: int = 4) -> InferenceEngine:
 
 # --- where ------------------------------------------------------------------------------------------------
 
+ONE_WRITE = "Make every block ready first, copies included, then write all rows by one `write_batch`."
+NO_WRITE = (
+    "Collect the block and slot of each request, then write them all by one `write_batch`. If you have "
+    "written that already, no token reaches it: they all count as slow."
+)
+
 
 def own_slots(build: Build) -> None:
     """Every write goes to the slot behind a request's last token, in a block that no other request holds; a
-    step in which each last block has room writes once per layer; records are true after it.
+    step has one batched write per layer at most, and one if each last block has room; records are true after
+    it.
     """
     for block_size in (4, 2):  # so that neither is taken for the only one
         _own_slots(started(build, block_size))
@@ -66,12 +73,12 @@ def _own_slots(engine: InferenceEngine) -> None:
                     "copied, whoever shares it: after it a new one begins. And the last holder of a block "
                     "that others have copied writes in place. `ready_block` knows both."
                 )
-            if not takes_block and num_written[layer_idx] != 1:
+            if num_written[layer_idx] > 1 or not (takes_block or num_written[layer_idx]):
+                kind = ", some of which take a block" if takes_block else " whose last blocks all have room"
                 raise BrokenContract(
                     f"one write per layer and step: layer {layer_idx} had {num_written[layer_idx]} batched "
-                    f"writes in a step of {len(running)} requests whose last blocks all have room, expected "
-                    "1. Collect the block and slot of each request, then write them all by one "
-                    "`write_batch`."
+                    f"writes in a step of {len(running)} requests{kind}, expected 1. "
+                    f"{ONE_WRITE if num_written[layer_idx] else NO_WRITE}"
                 )
         if wrong := TRUE_RECORDS.off(engine):
             raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")

@@ -23,6 +23,7 @@ MIXED = (
 OF_A_SLOT = ("context_lens", "last_token_ids", *SamplingState._fields)
 SENT_ONCE = (*OF_A_SLOT, "block_tables", "slot_mapping")  # not sent again while it is as the device has it
 SENDS = ("send_mapping", "send_states", "send_rows")
+SEND_MAPPING = "The mapping must be sent when the requests of the step are not those of the last."
 UNTOUCHED = -9  # stands in what must not be sent
 
 
@@ -55,10 +56,12 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
     slot_of: dict[int, Request] = {}
     for row, (slot, request) in enumerate(zip(mapping, requests, strict=False)):
         if not 0 <= slot < padding_slot:
+            given = (
+                f"Hand out the slots 0 to {padding_slot - 1} only." if slot in slots.slot_of.values() else ""
+            )
             raise BrokenContract(
                 f"a row names its request's slot: slot_mapping[{row}] is {slot} for request "
-                f"{request.request_id}, expected one of 0 to {padding_slot - 1}. The mapping must be sent "
-                "when the requests of the step are not those of the last."
+                f"{request.request_id}, expected one of 0 to {padding_slot - 1}. {given or SEND_MAPPING}"
             )
         if slot in slot_of:
             raise BrokenContract(
@@ -69,7 +72,7 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
     for row, slot in enumerate(mapping[len(requests) :], start=len(requests)):
         if slot != padding_slot:
             raise BrokenContract(
-                f"rows behind the batch are padding: slot_mapping[{row}] is {slot} in a step of "
+                f"rows after the batch are padding: slot_mapping[{row}] is {slot} in a step of "
                 f"{len(requests)} requests, expected the padding slot, {padding_slot}. A request that "
                 "has left has no row any more."
             )
@@ -188,8 +191,7 @@ class Launches:
             if given != slot:
                 raise BrokenContract(
                     f"a row names its request's slot: slot_mapping[{row}] is {slot} for request "
-                    f"{self._launched[session].request_id}, which has slot {given} in slot_of. The mapping "
-                    "must be sent when the requests of the step are not those of the last."
+                    f"{self._launched[session].request_id}, which has slot {given} in slot_of. {SEND_MAPPING}"
                 )
 
     def _check_slots_are_kept(self, slot_of: dict[InferenceSession, int]) -> None:

@@ -13,6 +13,8 @@ from labkit.results import StepProfile
 from labkit.watch import record_inputs, record_sends, steady_decode, steady_prompts
 from labkit.watch.inputs import Told
 
+WIDE = ("token ids", "positions")  # that rung 05 sends as int64; all else is int32
+
 # --- the numbers that the host sends, and those of them that the device could have known ---------------
 
 
@@ -48,29 +50,30 @@ def last_tokens(engine: InferenceEngine) -> list[int]:
 
 
 def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
-    """Run an engine of any rung until no work is left: copies and numbers that the host sends, a row per
-    decode step."""
+    """Run an engine of any rung until no work is left: copies and bytes that the host sends, a row per decode
+    step."""
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
             for told in record_inputs(engine, num_steps=1):
                 tensors = [engine.kv_manager.num_layers if "layer" in name else 1 for name in told]
-                steps.append({"copies": sum(tensors), "numbers": sum(map(len, told.values()))})
+                num_bytes = sum(len(sent) * (8 if name in WIDE else 4) for name, sent in told.items())
+                steps.append({"copies": sum(tensors), "bytes": num_bytes})
         else:
-            steps += record_sends(engine, num_steps=1).steps[["copies", "numbers"]].to_dict("records")
+            steps += record_sends(engine, num_steps=1).steps[["copies", "bytes"]].to_dict("records")
     return pd.DataFrame(steps)
 
 
 def steady_traffic(engine: InferenceEngine, num_steps: int = 128) -> str:
     """Decode 8 requests for `num_steps` steps on an engine whose slots may be a reader's; how many copies the
-    host sent, in how many of the steps, and how many numbers."""
+    host sent, in how many of the steps, and how many bytes."""
     try:
         with steady_decode(engine, steady_prompts(8, lengths=(20, 23))):
             steps = record_sends(engine, num_steps).steps
     except Exception as error:  # whatever the reader's code raises
         return f"sent: not counted, because the engine {raised(error)}"
-    copies, numbers, sending = steps["copies"].sum(), steps["numbers"].sum(), (steps["copies"] > 0).sum()
-    return f"sent in {sending} of {num_steps} steps: {copies} copies, {numbers:,} numbers"
+    copies, num_bytes, sending = steps["copies"].sum(), steps["bytes"].sum(), (steps["copies"] > 0).sum()
+    return f"sent in {sending} of {num_steps} steps: {copies} copies, {num_bytes:,} bytes"
 
 
 def copy_costs(profile: StepProfile) -> dict[str, float]:
@@ -80,6 +83,6 @@ def copy_costs(profile: StepProfile) -> dict[str, float]:
     small = copies[1:]  # the first is the block tables'
     return {
         "small copies": len(small),
-        "us of the GPU, each": round(median(copy.duration for copy in small), 1),
-        "us from one to the next": round(float(np.median(np.diff([copy.start for copy in small]))), 1),
+        "GPU time of one (µs)": round(median(copy.duration for copy in small), 1),
+        "from one to the next (µs)": round(float(np.median(np.diff([copy.start for copy in small]))), 1),
     }

@@ -61,7 +61,8 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     chunk = make_chunk(given["prompts"], given["num_computed"], room)
     check_unchanged(given, before)
     about = (
-        f"prompts with {[len(ids) for ids in prompts]} tokens, {list(num_computed)} computed, room for {room}"
+        f"prompts of {[len(ids) for ids in prompts]} tokens, of which {list(num_computed)} are computed, and "
+        f"room for {room}"
     )
     right = PackedChunk(before["prompts"], before["num_computed"], room)
     made = {name: numbers_of(chunk, name, about) for name in FIELDS}
@@ -146,7 +147,7 @@ def check_ids(there: list[int], right: PackedChunk, about: str) -> None:
         row = first_other(there, right.token_ids)
         raise BrokenContract(
             f"every prompt token is computed once, in order: with {about}, {at_row(row, there, 'token')}, "
-            f"expected {at_row(row, right.token_ids, 'token')}. Take the tokens of prompt p from "
+            f"expected {expected_at(row, right.token_ids, 'token')}. Take the tokens of prompt p from "
             "num_computed[p] on, right after those of prompt p - 1."
         )
 
@@ -157,7 +158,7 @@ def check_positions(there: list[int], right: PackedChunk, about: str) -> None:
         row = first_other(there, right.positions)
         raise BrokenContract(
             f"positions go on over chunks, each prompt's its own: with {about}, "
-            f"{at_row(row, there, 'position')}, expected {at_row(row, right.positions, 'position')}. A "
+            f"{at_row(row, there, 'position')}, expected {expected_at(row, right.positions, 'position')}. A "
             "token's position is its place in its prompt, so the first one here is num_computed[p]."
         )
 
@@ -171,6 +172,11 @@ def first_other(there: list[int], right: list[int]) -> int:
 def at_row(row: int, numbers: list[int], noun: str) -> str:
     """What a row has, in words."""
     return f"row {row} has {noun} {numbers[row]}" if row < len(numbers) else f"row {row} is not there"
+
+
+def expected_at(row: int, numbers: list[int], noun: str) -> str:
+    """What that row should have, in words."""
+    return f"{noun} {numbers[row]}" if row < len(numbers) else "no such row"
 
 
 def chunks_are_right(build: Build) -> None:

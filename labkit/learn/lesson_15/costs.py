@@ -49,7 +49,7 @@ def limit_table(names: Sequence[str], sizes: Sequence[int], context_len: int) ->
             rows[name, B] = {
                 "MB of weights": round(limit.weight_bytes / 1e6),
                 "MB of keys and values": round(limit.kv_bytes / 1e6),
-                "limit, us a step": round(1e6 * limit.seconds),
+                "limit, µs a step": round(1e6 * limit.seconds),
                 "limit, tokens/s": round(limit.tokens_per_second, -2),
             }
     return pd.DataFrame(rows).T.astype(int).rename_axis(["model", "B"])
@@ -159,11 +159,12 @@ def recorded() -> pd.DataFrame:
 
 
 def recorded_where() -> str:
-    """On what, when and by which code the recorded figures were made."""
+    """On what, when and how the recorded figures were made."""
     about = NOTES.measured()
     return wrapped(
-        f"{about.device}, {about.date}, commit {about.commit}: rung 14, bfloat16, random weights; prompts of "
-        "64 tokens and 256 new ones each, tokens after the first; the limit is bytes over a copy's bandwidth."
+        f"{about.device}, {about.date}: rung 14 in bfloat16, random weights. Prompts and answers have 64 and "
+        "256 tokens, and the first token of an answer is not counted. The limit is a step's bytes divided by "
+        "the bandwidth of a large copy."
     )
 
 

@@ -203,10 +203,10 @@ def check_group(kernel: Any) -> Report:
                 out, _ = heads.attended(attention)
             unwritten = out.isnan().all(-1).nonzero().tolist()
             if unwritten:
-                H, G = heads.query.shape[1], heads.key.shape[1]
+                group = heads.query.shape[1] // heads.key.shape[1]
                 raise BrokenContract(
-                    f"{GROUP}: {heads.words}, no program writes query head {unwritten[0][1]}. There are {G} "
-                    f"programs per request, so each serves {H // G} query heads."
+                    f"{GROUP}: {heads.words}, no program writes query head {unwritten[0][1]}. A request has "
+                    f"one program per head of keys, so each program serves {group} query heads."
                 )
             check_writers(heads, runs[0])
             right, _ = heads.attended(paged_attention_append_plain)

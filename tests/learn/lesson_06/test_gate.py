@@ -213,6 +213,11 @@ class MappingBeforeTheSlots(DeviceSlots):
         super().update(requests, sessions, changed)
 
 
+class HandsOutThePadding(OneByOne):
+    def free_slot(self):
+        return max(slot for slot in range(self.padding_slot + 1) if slot not in self.slot_of.values())
+
+
 ROW = (
     r"a row names the blocks that its request holds now: table \d, request \d+ \(slot \d\), entry \d+ names "
 )
@@ -232,7 +237,8 @@ WRONG = {
     MovesUp: r"a request keeps its slot: request \d+ had slot \d in the last step and has slot \d "
     r"now\. A session",
     LateRows: ROW,
-    MappingOfNewcomersAlone: r"rows behind the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
+    HandsOutThePadding: r"is 2 for request 0, expected one of 0 to 1\. Hand out the slots 0 to 1 only",
+    MappingOfNewcomersAlone: r"rows after the batch are padding: slot_mapping\[\d\] is \d in a step of \d",
     SendsTokens: SENT.format("last_token_ids", r"request \d+ \(slot \d\)"),
     PaddingOfLengthZero: r"the padding slot stays empty: context_lens\[4\] is 0, expected -1\. Nothing is",
 }

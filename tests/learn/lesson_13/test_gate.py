@@ -73,14 +73,14 @@ def one_token_each(prompts, num_computed, max_tokens):
 
 
 WRONG = {
-    OnePromptPacked: "each prompt gets its rows, first come, first served: with prompts with [5, 3] tokens",
+    OnePromptPacked: "each prompt gets its rows, first come, first served: with prompts of [5, 3] tokens",
     NewestFirst: "`share_out` gave [0, 3, 4]: the oldest prompt gets all that it has left",
     AllTheRoom: "with [5] tokens left, room for 16, `share_out` returned [16], and prompt 0 has 5",
     BelowZero: "`share_out` returned [5, 2, -1], expected a list of 3 whole numbers, none of them negative",
-    FromTheStart: "every prompt token is computed once, in order: with prompts with [5] tokens, [3] computed",
+    FromTheStart: "order: with prompts of [5] tokens, of which [3] are computed, and room for 3, row 0 has",
     BeginsAtZero: "positions go on over chunks, each prompt's its own",
     BeginsOneEarly: "`pack` was asked for [5, 3]: make that many rows of each prompt",
-    OverBudget: "no chunk is above its budget: with prompts with [5] tokens, [0] computed, room for 3",
+    OverBudget: "no chunk is above its budget: with prompts of [5] tokens, of which [0] are computed",
     ForgetsContext: "a prompt's context is what was computed of it before",
     ChangesWhatItIsGiven: "it changed its argument num_computed to [1]",
     one_token_each: "A chunk leaves no room unused while a prompt has tokens left",
