@@ -4,10 +4,8 @@ import math
 
 import pytest
 import torch
-from helpers import GREEDY, make_engine, tokens_alone
 
-from labkit import LADDER, watch
-from labkit.engine.step.staging import TokenCopy
+from labkit import watch
 
 
 class Worker:
@@ -79,16 +77,3 @@ def test_one_request_gets_numbers_that_are_none(row):
     assert made[0].isfinite().all() and made[2].isfinite().all() and looks == [1]
     assert made[1].isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
     assert rows.numbers.isfinite().all()  # what works on is its own
-
-
-def test_a_read_that_fails_costs_an_engine_no_token():
-    engine = make_engine(options=LADDER["10"].options)
-    request_id = engine.add_request((1, 2, 3), GREEDY)
-    outputs = list(engine.step())
-    with pytest.raises(watch.PlantedError), watch.planted_failure(TokenCopy, "read"):
-        engine.step()
-    engine.check_integrity()
-    while engine.has_work:
-        outputs += engine.step()
-    made = tuple(output.token_id for output in outputs if output.request_id == request_id)
-    assert made == tokens_alone((1, 2, 3), GREEDY)

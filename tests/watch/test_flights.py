@@ -68,10 +68,3 @@ def test_only_steps_that_are_launched_can_be_watched():
         record_flights(make_engine(options=LADDER["05"].options)),
     ):
         pass
-
-
-def test_the_watch_ends():
-    engine = make_engine(options=ONE_BEHIND)
-    with record_flights(engine):
-        assert "start" in vars(engine.decode_step)
-    assert "start" not in vars(engine.decode_step) and "next_tokens" not in vars(engine.readback)

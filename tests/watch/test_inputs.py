@@ -1,11 +1,9 @@
 """What the host tells the GPU of rung 05."""
 
 import pytest
-from helpers import GREEDY, tokens_alone
 from prefilled_engines import BELOW, PROMPTS, THIS, prefilled
 
 from labkit import watch
-from labkit.learn.lesson_06 import traps
 
 
 def test_all_numbers_of_a_step_are_noted():
@@ -21,17 +19,6 @@ def test_all_numbers_of_a_step_are_noted():
         "pos of each layer": 3 * layers,
     }
     assert told["positions"] == [3, 2, 5] and told["pos of each layer"] == [3, 2, 1] * layers
-
-
-def test_noting_changes_nothing_and_is_taken_off():
-    engine = prefilled(BELOW, params=GREEDY)
-    watch.record_inputs(engine, 3)
-    assert not {"decode_step_sessions"} & vars(engine.decode_step).keys()
-    assert "build" not in vars(engine.decode_step.block_tables)
-    made = traps.finish(engine)
-    assert [tokens_alone(p, GREEDY)[-len(made[i]) :] for i, p in enumerate(PROMPTS)] == [
-        tuple(made[i]) for i in range(3)
-    ]
 
 
 def test_equal_positions_are_an_argument_and_no_tensor():

@@ -1,10 +1,9 @@
 """What a step launches, kernel by kernel."""
 
 import pytest
-from helpers import GREEDY, make_engine, tokens_alone, tokens_of
+from helpers import make_engine
 
 from labkit import LADDER, watch
-from labkit.engine.step.fused import PLAIN
 from labkit.learn.lesson_09.fused_layer import STANDS_FOR
 from labkit.watch.launches import Launch, ends_of, layer_of
 
@@ -44,30 +43,9 @@ def test_a_row_of_the_log_counts_numbers_a_fused_one_the_folded_weights(launches
     assert (back.weights, back.writes) == (E * E + E, B * E + 2 * B)  # and two numbers per row
 
 
-@pytest.mark.parametrize("options", [SEPARATE, FUSED], ids=["08", "09"])
-def test_a_logged_step_leaves_the_engine_as_it_was(options):
-    engine = make_engine(options=options)
-    step = watch.device_step_of(engine)
-    before = step.attention.attention
-    watch.log_step(engine, PROMPTS)
-    assert step.attention.attention is before
-    if options is FUSED:
-        assert step.kernels is PLAIN
-    assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(tuple(p), GREEDY) for p in PROMPTS]
-    engine.check_integrity()
-
-
 def test_an_engine_without_a_step_on_the_device_is_refused():
     engine = make_engine(options=LADDER["05"].options)
     with pytest.raises(ValueError, match="no step on the device; take rung 06"):
         watch.device_step_of(engine)
     with pytest.raises(ValueError, match="no step on the device"), watch.count_work(engine):
         pass
-
-
-def test_a_step_that_fails_is_no_longer_logged():
-    engine = make_engine(options=FUSED)
-    step = watch.device_step_of(engine)
-    with pytest.raises(ZeroDivisionError), watch.log_launches(step):
-        raise ZeroDivisionError
-    assert step.kernels is PLAIN

@@ -11,12 +11,6 @@ from labkit.watch.positions import write_path
 RUNG = LADDER["04"].options
 
 
-def test_steps_that_only_admit_are_not_counted():
-    engine = make_engine(options=RUNG, block_size=8)
-    engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=9, stop_on_eos=False))
-    assert [step.slots for step in watch.record_positions(engine, 2).steps] == [{0: 3}, {0: 4}]
-
-
 def test_recording_needs_work_and_one_write_a_layer():
     engine = make_engine(options=RUNG, block_size=8)
     engine.add_request([1, 2, 3], SamplingParams(max_new_tokens=3, stop_on_eos=False))

@@ -36,13 +36,6 @@ def louder(inner):
     return lambda *args: inner(*args).upper()
 
 
-def test_inside_the_block_the_stand_in_is_called_and_afterwards_the_class_s_own():
-    owner = Base()
-    with watch.replaced(owner, "greet", louder):
-        assert owner.greet("you") == "HELLO YOU" and Base().greet("you") == "hello you"
-    assert owner.greet("you") == "hello you" and "greet" not in vars(owner)
-
-
 def test_what_an_instance_has_of_its_own_is_there_again():
     owner = Base()
     owner.greet = own = lambda name: f"hi {name}"
@@ -95,14 +88,6 @@ def test_what_is_not_declared_is_refused(owner, name, message):
     with pytest.raises(OptionError, match=message) as refused, watch.replaced(owner, name, pytest.fail):
         pytest.fail("it was not refused")
     assert isinstance(refused.value, LabkitError)
-
-
-def test_a_note_is_made_before_the_call():
-    owner, noted = Base(), []
-    with watch.replaced(owner, "greet", watch.noting(lambda name: noted.append(name))):
-        assert owner.greet("you") == "hello you"
-        assert owner.greet(name="me") == "hello me"
-    assert noted == ["you", "me"]
 
 
 # --- what the package declares -------------------------------------------------------------------------

@@ -1,11 +1,9 @@
 """What the host sends to a device that keeps the state of each request."""
 
 import pytest
-from helpers import SEEDED, tokens_alone
-from prefilled_engines import BELOW, PROMPTS, THIS, prefilled
+from prefilled_engines import BELOW, THIS, prefilled
 
 from labkit import watch
-from labkit.learn.lesson_06 import traps
 
 
 def test_the_sends_of_a_run():
@@ -37,17 +35,6 @@ def test_a_row_that_is_copied_after_the_join_is_told_apart():
     assert sends.requests[["took", "sent"]].values.tolist() == [["copy_on_write", "copy_on_write"]]
     fork.release()
     engine.check_integrity()
-
-
-def test_watching_changes_nothing_and_is_taken_off():
-    engine = prefilled(THIS, params=SEEDED)
-    slots = engine.decode_step.slots
-    watch.record_sends(engine, 3)
-    assert not {"update", "send_mapping", "send_states", "send_rows", "deliver"} & vars(slots).keys()
-    assert "send" not in vars(slots.staging)
-    made = traps.finish(engine)
-    for i, prompt in enumerate(PROMPTS):
-        assert tokens_alone(prompt, SEEDED)[-len(made[i]) :] == tuple(made[i])
 
 
 def test_an_engine_of_another_kind_is_refused():

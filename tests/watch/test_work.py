@@ -1,22 +1,11 @@
 """What steps ask of the books, the model and the launcher."""
 
-import torch
-from helpers import make_engine, run
+from helpers import make_engine
 
 from labkit import LADDER, SamplingParams, watch
-from labkit.learn.lesson_07 import work
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4)]
-
-
-def test_counting_leaves_the_engine_as_it_was():
-    engine = work.sharing_engine(work.small_gpt2(n_layer=3), LADDER["07"].options, torch.device("cpu"))
-    with watch.count_work(engine) as counts:
-        engine.step()
-    before = dict(counts)
-    run(engine)
-    assert dict(counts) == before
 
 
 def test_launches_are_counted_by_kind_and_the_engine_is_as_before():

@@ -4,7 +4,6 @@ import pytest
 from helpers import make_engine
 
 from labkit import LADDER, CacheConfig, InferenceEngine, watch
-from labkit.kvcache import FullBatchWrite
 
 BELOW = LADDER["03"].options
 
@@ -38,13 +37,6 @@ def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
     assert write.pos == (1, lengths[-1] % 4)
     assert [name for name, value in write.told.items() if isinstance(value, tuple)] == tensors
     assert engine.stats().append_paths[path] == 2 * tiny.config.n_layer
-
-
-def test_the_engines_own_writer_is_back_after_a_failure(tiny):
-    engine = engine_of(tiny, "03")
-    with pytest.raises(RuntimeError, match="on purpose"), watch.record_writes(engine):
-        raise RuntimeError("on purpose")
-    assert type(engine.kv_manager.kv_write) is FullBatchWrite
 
 
 def test_written_indices_are_those_of_every_layer():
