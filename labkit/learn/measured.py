@@ -36,7 +36,7 @@ class Measured:
     def table(self) -> pd.DataFrame:
         """A row per engine: microseconds of a step, and the ratio to the rung below with its verdict."""
         rows = {
-            name: {"host us per step": round(1e6 * median(seconds)), **self._verdict(name)}
+            name: {"host µs per step": round(1e6 * median(seconds)), **self._verdict(name)}
             for name, seconds in self.seconds.items()
         }
         return pd.DataFrame(rows).T

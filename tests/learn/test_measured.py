@@ -19,7 +19,7 @@ def test_each_engine_is_compared_with_the_rung_below():
 
 def test_the_table_has_a_row_per_engine_with_its_verdict():
     table = MADE_UP.table()
-    assert table["host us per step"].tolist() == [4050, 4050, 2025]
+    assert table["host µs per step"].tolist() == [4050, 4050, 2025]
     assert table["verdict"].tolist() == ["", "cannot tell", "faster"]
     assert table.loc[PACKAGE, "times as fast"].startswith("×2.00 [")
 

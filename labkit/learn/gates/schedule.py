@@ -121,7 +121,7 @@ class Schedule:
         request_id = self.engine.add_request(prompt, params)
         self._wanted[request_id] = self.expected(prompt, params)
         self._received[request_id] = 0
-        self._moves.append(f"request {request_id} joins with {len(prompt)} tokens, for {length}")
+        self._moves.append(f"request {request_id} joins with {len(prompt)} tokens, for {length} new ones")
 
     def _step(self) -> Iterable[StepOutput]:
         self._moves.append("a step")

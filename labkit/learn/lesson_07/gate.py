@@ -327,8 +327,9 @@ def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], nu
         )
     if manager.refcount(block_ids[-1]) != 1:
         raise BrokenContract(
-            f"a reserved block has one holder: the last block of sequence {place}, {block_ids[-1]}, has "
-            f"{manager.refcount(block_ids[-1])}. A request that appends to a shared block needs a copy first."
+            f"a reserved block has one holder: block {block_ids[-1]}, the last one of sequence {place}, has "
+            f"{manager.refcount(block_ids[-1])} holders, expected 1. A request that appends to a shared "
+            "block needs a copy first."
         )
     in_last = manager.num_tokens(block_ids[-1:])
     if not 1 <= in_last <= manager.block_size:

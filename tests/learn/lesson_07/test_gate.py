@@ -148,7 +148,7 @@ WRONG = {
     SixLayers: LAYERS.format(r"slice\(0, 6, None\)", r"\(6, 2, 64, 16\)"),
     CopiesTheFirstLayer: LAYER
     + r"place \d\) belong to another token in layer 1\. A block id names a place in all layers",
-    WritesIntoSharedBlocks: r"a reserved block has one holder: the last block of sequence \d, \d+, has 2\.",
+    WritesIntoSharedBlocks: r"reserved block has one holder: block \d+, the last one of sequence \d, has 2 h",
     KeepsTheOldHolder: r"a step that fails leaves all as it was before: after this one not every block is",
     CountsEveryLayer: COUNTED + r"expected \d+\. A token has the same place in every layer",
     CountsFirst: r"a reserved token is in the last block: that of sequence \d, \d+, counts [05] tokens, "
