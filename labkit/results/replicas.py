@@ -50,16 +50,17 @@ class ReplicasRecord(Record):
         return median(run.reused_share for run in self.only(replicas=replicas, side=policy))
 
     def table(self) -> pd.DataFrame:
-        """A row per number of replicas and policy: medians over its runs, and percentiles of the pooled times
-        in milliseconds. × is the rate beside that of the first row, which has the fewest replicas; where the
-        readers ask one after another, the rate is theirs."""
+        """A row per number of replicas and policy: medians over its runs (of the rate, the slowest and the
+        fastest run as well), and percentiles of the pooled times in milliseconds. × is the rate beside that
+        of the first row, which has the fewest replicas; where the readers ask one after another, the rate is
+        theirs."""
         rows = {}
         samples = sorted(self.samples, key=lambda run: run.replicas)
         one = self.rate(samples[0].replicas, samples[0].side)
         for replicas, policy in dict.fromkeys((run.replicas, run.side) for run in samples):
             runs = self.only(replicas=replicas, side=policy)
             rows[f"{replicas}, {policy}"] = {
-                "tokens/s": f"{self.rate(replicas, policy):,.0f}",
+                "tokens/s": f"{self.rate(replicas, policy):,.0f}{span([run.rate for run in runs])}",
                 **({} if self.within else {"×": f"{self.rate(replicas, policy) / one:.2f}"}),
                 **felt_in(runs),
                 "tokens reused": f"{self.reused(replicas, policy):.1%}",
@@ -67,3 +68,9 @@ class ReplicasRecord(Record):
                 "readers busy": f"{max(run.busy for run in runs):.0%}",
             }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("replicas, policy")
+
+
+def span(rates: list[float]) -> str:
+    """The least and the largest of several rates, in brackets, if they differ."""
+    least, most = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+    return f" [{least}, {most}]" if least != most else ""

@@ -263,7 +263,8 @@ def replicas_text() -> str:
 
 def replicas_of(record: ReplicasRecord) -> str:
     """A sentence about such a record, and its table."""
-    begun = f", {record.prefixes} system prompts" if record.prefixes > 1 else ""
+    begin_alike = record.prefixes > 1 and any(sum(run.reused) for run in record.samples)
+    begun = f", {record.prefixes} system prompts" if begin_alike else ""
     when = f"over {record.within:g} s" if record.within else "all at once"
     machine = (
         f"{record.date[:10]}: load `{record.load}`{begun}, {record.requests} requests for each replica, "

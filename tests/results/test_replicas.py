@@ -23,6 +23,7 @@ def test_what_a_replica_adds_and_what_is_reused():
     assert record.reused(2, "round-robin") == pytest.approx(0.7)
     table = record.table()
     assert list(table.index) == ["1, prefix", "2, prefix", "2, round-robin"]
+    assert list(table["tokens/s"]) == ["40 [30, 60]", "60", "48"]
     row = table.loc["2, prefix"]
     assert (row["×"], row["tokens reused"], row["tokens/frame"], row["TTFT p50"]) == (
         "1.50",
