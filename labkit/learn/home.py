@@ -8,11 +8,11 @@ from labkit.learn.progress import LessonProgress
 from labkit.learn.steps import STEPS, share_right
 
 MINUTES = {
-    "before_00": 30,
+    "before_00": 35,
     "00": 60,
     "01": 60,
     "02": 60,
-    "before_03": 40,
+    "before_03": 45,
     "03": 75,
     "04": 60,
     "05": 60,
