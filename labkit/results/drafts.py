@@ -49,8 +49,8 @@ class DraftsRecord(Record):
 class DialedRun(Sample):
     """Requests of which each draft is right with a chance that was set.
 
-    steps: that verified drafts or made one token each. drafted, accepted: tokens of all requests. comparison:
-    seconds of decoding, without drafts and with them.
+    steps, drafted, accepted: of all runs with drafts, for luck differs from run to run. comparison: seconds
+    of decoding, without drafts and with them.
     """
 
     requests: Count
@@ -64,7 +64,7 @@ class DialedRun(Sample):
     @property
     def tokens_a_step(self) -> float:
         """New tokens of each request, without the first, by the steps until all had theirs."""
-        return (self.new_tokens - 1) / self.steps
+        return (self.new_tokens - 1) * len(self.comparison.after_samples) / self.steps
 
 
 @dataclass(frozen=True)

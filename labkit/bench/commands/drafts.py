@@ -132,16 +132,15 @@ def dial(
         for measure in measures:
             measure()
         before, after = in_turn(measures, args.rounds)
-        last = after[-1]
-        times = (tuple(each.seconds for each in side) for side in (before, after))
+        times = (tuple(run.seconds for run in side) for side in (before, after))
         samples.append(
             DialedRun(
                 batch_size,
                 each,
                 args.max_new_tokens,
-                last.steps,
-                last.drafted,
-                last.accepted,
+                sum(run.steps for run in after),
+                sum(run.drafted for run in after),
+                sum(run.accepted for run in after),
                 Comparison(*SIDES, *times, {}, {}),
             )
         )

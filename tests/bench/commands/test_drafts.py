@@ -59,9 +59,10 @@ def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch
         (40, 0),  # in which nobody drafts
     ]
     never, mostly, always = record.only(requests=1)
-    assert never.accepted == 0 < never.drafted < 40 == never.steps
-    assert always.steps == 5 and always.accepted == always.drafted == 35
-    assert 5 < mostly.steps < 25 and mostly.accepted == 40 - mostly.steps
+    assert never.accepted == 0 < never.drafted < 2 * 40 == never.steps
+    assert always.steps == 2 * 5 and always.accepted == always.drafted == 2 * 35
+    assert always.tokens_a_step == 8 > mostly.tokens_a_step > never.tokens_a_step == 1
+    assert mostly.accepted == 2 * 40 - mostly.steps
     assert record.only(requests=40)[0].drafted == 0
 
 
