@@ -243,8 +243,10 @@ LADDER = Numbered(
 # What an engine is unless a rung is asked for: the last one whose tokens are exact.
 FINISHED = LADDER["14"]
 
-# These lessons change no option, so they are no rungs. The last one looks back.
+# These lessons are no rungs: they change no option, or (17) one that cannot stand on rung 16. The last one
+# looks back.
 MODERN_MODEL = Lesson("15", "modern_model", "A modern model", rung=FINISHED)
+SPECULATION = Lesson("17", "speculation", "Speculation by n-grams", rung=FINISHED)
 SEVERAL_GPUS = Lesson("18", "several_gpus", "Several GPUs", rung=FINISHED)
 SERVER = Lesson("19", "server", "The server", rung=FINISHED)
 CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=FINISHED)
@@ -253,7 +255,7 @@ LESSONS = Numbered(
     *sorted(
         (
             *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
-            *(MODERN_MODEL, SEVERAL_GPUS, SERVER, CAPSTONE),
+            *(MODERN_MODEL, SPECULATION, SEVERAL_GPUS, SERVER, CAPSTONE),
         ),
         key=lambda lesson: lesson.number,
     ),

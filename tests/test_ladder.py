@@ -7,7 +7,17 @@ import numpy as np
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import CAPSTONE, FINISHED, LESSONS, MODERN_MODEL, PAGES, SERVER, SEVERAL_GPUS, all_pages
+from labkit.ladder import (
+    CAPSTONE,
+    FINISHED,
+    LESSONS,
+    MODERN_MODEL,
+    PAGES,
+    SERVER,
+    SEVERAL_GPUS,
+    SPECULATION,
+    all_pages,
+)
 
 
 def test_each_rung_has_the_lesson_of_its_number():
@@ -19,8 +29,8 @@ def test_each_rung_has_the_lesson_of_its_number():
     assert len({lesson.notebook for lesson in LESSONS.values()}) == len(LESSONS)
 
 
-def test_lessons_that_change_no_option_are_no_rungs():
-    without_a_rung = (MODERN_MODEL, SEVERAL_GPUS, SERVER, CAPSTONE)
+def test_lessons_about_the_finished_engine_are_no_rungs():
+    without_a_rung = (MODERN_MODEL, SPECULATION, SEVERAL_GPUS, SERVER, CAPSTONE)
     assert list(LESSONS) == sorted([*LADDER, *(lesson.number for lesson in without_a_rung)])
     assert {lesson.rung for lesson in without_a_rung} == {FINISHED}
     assert CAPSTONE.notebook == "20_complete_engine.ipynb"

@@ -27,6 +27,7 @@ STEPS = {
     "14": ("MyKeys", "MyFind", "MyKeep", "prefixes"),
     "15": ("rms_linear", "gated_linear", "rotation", "group", "latency"),
     "16": ("my_quantize", "my_attend", "my_bound"),
+    "17": ("my_drafts", "my_accepted", "my_take_back", "MyBalance"),
     "18": ("my_shard", "my_layer", "my_order"),
     "19": ("num_held", "MyStops", "my_frames", "my_leaving", "my_admit"),
     "20": ("quantize", "layer", "weights"),

@@ -93,6 +93,12 @@ UNFILLED = {
         "The whole numbers were taken as they are: no scale is used yet.",
         "no error is larger than the bound",
     ],
+    "17": [
+        "Nothing was found.",
+        "the token after the last kept draft is kept, too",
+        "the step's first row and all kept drafts stay in the cache",
+        "a request whose drafts fail stops drafting",
+    ],
     "18": [
         "of 2 heads, the ranks have 2 and 2",
         "a layer has two of them, and 0 sums were made",

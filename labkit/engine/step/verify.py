@@ -232,10 +232,14 @@ class ResidentVerifyStep:
         width = made.shape[1]
         verified = [as_verified(tokens[i : i + width]) for i in range(0, len(tokens), width)]
         for session, each in zip(sessions, verified, strict=True):
-            session.num_tokens += len(each.token_ids)
-            session.roll_back()
+            self.keep(session, len(each.token_ids))
             self._known[self._slots.slot_of[session]] = session, session.num_tokens + 1
         return verified
+
+    def keep(self, session: InferenceSession, num_made: int) -> None:
+        """Count the tokens whose keys and values stay, and give back the blocks behind them."""
+        session.num_tokens += num_made
+        session.roll_back()
 
     def _reserve(self, sessions: Sequence[InferenceSession], limits: Sequence[int]) -> list[int]:
         """Make room for a token of each session and its drafts; who has another list of blocks, by place."""

@@ -1,0 +1,1 @@
+"""Lesson 17: speculation by n-grams."""

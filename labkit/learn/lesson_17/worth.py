@@ -1,0 +1,181 @@
+"""Lesson 17: what drafts are worth: on paper, in a step that one can read, on this machine, and recorded."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from labkit.bench import in_turn
+from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, dial_table, engine_for
+from labkit.engine import SamplingParams
+from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
+from labkit.ladder import FINISHED
+from labkit.learn.lesson_17.engine import engine_with
+from labkit.model import LanguageModel
+from labkit.results import Comparison, load, load_all
+from labkit.results.drafts import DialRecord, together
+from labkit.show import draw_curves
+
+GROUNDED = ("summarize", "edit", "code")
+Load = tuple[str | list[int], SamplingParams]  # a prompt, and how it goes on
+
+# --- on paper -------------------------------------------------------------------------------------------
+
+
+def tokens_a_step(chance: float, num_drafts: int) -> float:
+    """Tokens that a step with so many drafts brings on average, if each is right with this chance, given that
+    those before it are: one, and one more for every draft that is kept."""
+    return sum(chance**j for j in range(num_drafts + 1))
+
+
+def break_even(price: float, num_drafts: int = MOST_DRAFTS) -> float:
+    """The chance from which on drafts pay, if a step with them takes `price` times as long as one without."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tokens_a_step(middle, num_drafts) < price else (low, middle)
+    return high
+
+
+def paper_curves() -> dict[str, dict[float, float]]:
+    """By how many drafts a step has: tokens a step for each chance."""
+    chances = [i / 50 for i in range(51)]
+    counts = {"7 drafts": 7, "3 drafts": 3, "1 draft": 1}
+    return {name: {p: tokens_a_step(p, count) for p in chances} for name, count in counts.items()}
+
+
+# --- a step that one can read ---------------------------------------------------------------------------
+
+
+def read_steps(text: str, num_steps: int) -> pd.DataFrame:
+    """The first steps with drafts in which the small model goes on with a text: a column per row of a step,
+    with the token that is the row's input, the one that the model makes after it, and whether it is kept."""
+    engine, seen = engine_with(), []
+    step: VerifyStep = engine.readback.verify_step.device_step
+    accepted, decode = step.accepted, engine.model.tokenizer.decode
+
+    def noted(made: Tensor, drafts: Tensor) -> Tensor:
+        num_kept = accepted(made, drafts)
+        seen.append((drafts[0].tolist(), made[0].tolist(), int(num_kept)))
+        return num_kept
+
+    step.accepted = noted
+    engine.generate([text], SamplingParams(40, stop_on_eos=False))
+    rows = {}
+    for number, (drafts, made, num_kept) in enumerate([each for each in seen if each[0][0] >= 0][:num_steps]):
+        ids = [draft for draft in drafts if draft >= 0]
+        rows[f"step {number + 1}", "input"] = ["the last token", *(repr(decode([i])) for i in ids)]
+        rows[f"step {number + 1}", "made"] = [repr(decode([i])) for i in made[: len(ids) + 1]]
+        rows[f"step {number + 1}", "kept"] = ["yes" if j <= num_kept else "" for j in range(len(ids) + 1)]
+    table = pd.DataFrame(list(rows.values()), index=pd.MultiIndex.from_tuples(rows)).fillna("")
+    return table.rename(columns="row {}".format)
+
+
+# --- on this machine ------------------------------------------------------------------------------------
+
+
+def row_times(model: LanguageModel, device: torch.device) -> pd.DataFrame:
+    """Milliseconds of all products of the model for so many rows, on this machine: the shortest runs."""
+    network, times = model.to(device, torch.float32).network, {}
+    layers = [module for module in network.modules() if isinstance(module, torch.nn.Linear)]
+    for count in (1, 2, 4, 8):
+        pairs = [(layer, torch.randn(count, layer.in_features, device=device)) for layer in layers]
+        timer = Timer("for layer, x in pairs: layer(x)", globals={"pairs": pairs})
+        with torch.inference_mode():
+            times[count] = [round(1e3 * min(timer.blocked_autorange(min_run_time=0.3).times), 2)]
+    return pd.DataFrame(times, index=["ms"]).rename_axis("rows", axis=1)
+
+
+# By name: a prompt, and how the small model goes on.
+SMALL: dict[str, Load] = {
+    "greedy: it soon says the same again": ("the king, the king, the", SamplingParams(64, stop_on_eos=False)),
+    "drawn: little comes twice": (
+        "To be, or not to be",
+        SamplingParams(64, temperature=1.0, seed=3, stop_on_eos=False),
+    ),
+}
+
+
+def measured(model: LanguageModel, loads: Mapping[str, Load], device: torch.device) -> pd.DataFrame:
+    """Each load, one request, decoded in turn without drafts and with them: a row per load."""
+    rows = {}
+    for name, (text, params) in loads.items():
+        prompt = model.tokenizer.encode(text) if isinstance(text, str) else text
+        longest = len(prompt) + params.max_new_tokens
+        options = (FINISHED.options, NGRAMS)
+        engines = [engine_for(model, device, 1, longest, each) for each in options]
+        before, after = in_turn([partial(answer, engine, [prompt], params) for engine in engines], 1)
+        num_tokens = len(after[0].token_ids) - 1
+        times = [1e3 * min(run.seconds for run in side) / num_tokens for side in (before, after)]
+        rows[name] = {
+            "the same tokens": before[0].token_ids == after[0].token_ids,
+            "tokens a step": f"{num_tokens / after[0].steps:.2f}",
+            "ms a token, without": f"{times[0]:.1f}",
+            "with drafts": f"{times[1]:.1f}",
+            "×": f"{times[0] / times[1]:.2f}",
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def chat_loads(model: LanguageModel, num_tokens: int = 32) -> dict[str, Load]:
+    """A notice to rewrite, and a letter to write, as a chat model is asked."""
+    tasks = {task["name"]: task for task in json.loads(TASKS.read_text(encoding="utf-8"))}
+    return {
+        f"{tasks[name]['kind']}: {name}": (
+            model.chat_prompt([{"role": "user", "content": tasks[name]["user"]}]),
+            SamplingParams(num_tokens),
+        )
+        for name in ("a notice", "a letter")
+    }
+
+
+# --- recorded -------------------------------------------------------------------------------------------
+
+
+def recorded() -> dict[str, Comparison]:
+    """SmolLM2 on a CPU, task by task, one request; and 64 requests of the small model."""
+    tasks = {f"{sample.task}: {sample.name}": sample.comparison for sample in load("drafts_cpu").samples}
+    return tasks | {"64 requests": load("comparison_drafts_64_cpu").samples[0].comparison}
+
+
+def recorded_lines() -> str:
+    """On what it was measured, and what the tasks gain together, a line each."""
+    record = load("drafts_cpu")
+    threads = f"{record.host.threads} thread{'s' * (record.host.threads != 1)}"
+    said = [f"{record.model}, {record.host.device}, {threads}"]
+    for name, tasks in (("grounded", GROUNDED), ("free", ("free",))):
+        speedup, interval = together(record.of(*tasks))
+        said.append(f"{name} tasks together: ×{speedup:.2f} {interval}")
+    return "\n".join(said)
+
+
+def show_dial() -> pd.DataFrame | None:
+    """Draw the first record of drafts that are right with a chance that was set, and return all of it; or say
+    that there is none, and return None."""
+    records = list(load_all("drafts_dial").values())
+    if not records:
+        print("No GPU's record is here yet; the command above makes one on yours.")
+        return None
+    title = f"{records[0].model}, one request, {records[0].host.device}: what drafts gain"
+    draw_curves(dial_curves(records[0]), "chance that a draft is right", "times as fast", title)
+    plt.show()
+    return dial_table(records[0].samples)
+
+
+def dial_curves(record: DialRecord) -> dict[str, dict[float, float]]:
+    """For one request: the speed-up measured for each chance, and on paper, at the price that a step with
+    drafts had where all were right."""
+    runs = record.only(requests=1)
+    best = max(runs, key=lambda run: run.chance)
+    price = best.tokens_a_step / best.comparison.speedup
+    return {
+        "measured": {run.chance: run.comparison.speedup for run in runs},
+        f"on paper, 7 drafts, a step of 8 rows at ×{price:.2f} of one": {
+            run.chance: tokens_a_step(run.chance, MOST_DRAFTS) / price for run in runs
+        },
+    }

@@ -1,0 +1,134 @@
+"""Lesson 17's gates: the hints' parts with one likely mistake each are refused, with its sentence."""
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from made_records import record_of
+from skeletons import solved_shell, steps_of
+
+from labkit.engine.drafting import DraftBalance
+from labkit.kernels import ngram_drafts_plain
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.lesson_17 import balance, engine, gate, traps, worth
+from labkit.paths import ROOT
+from labkit.results import Comparison
+from labkit.results.drafts import DialedRun
+
+pytestmark = pytest.mark.slow
+
+NOTEBOOK = ROOT / "notebooks" / "17_speculation.ipynb"
+STEPS = steps_of(NOTEBOOK)
+DRAFTS, ACCEPTED, TAKE_BACK, BALANCE = range(4)
+MATCH, START = "(place < lens[:, None])", "start = torch.where(is_match, place, 0).amax(dim=1)"
+MISTAKES = [
+    (DRAFTS, START, "start = is_match.long().argmax(dim=1)", "take the latest"),
+    (DRAFTS, MATCH, "(place <= lens[:, None])", "is no earlier place"),
+    (DRAFTS, " & (two == second)", "", "not only the last one"),
+    (DRAFTS, "amax(dim=1)", "amax(dim=1).sub(1).clamp(min=0)", "which is one place further"),
+    (DRAFTS, "amax(dim=1)", "amax(dim=1)\n    start = start + (start > 0)", "one place too far"),
+    (DRAFTS, " & (sources < lens[:, None])", "", "What lies behind the end"),
+    (DRAFTS, " & (j < limits[:, None])", "", "no more drafts than its limit"),
+    (DRAFTS, "(start[:, None] > 0) & ", "", "up to the text's end"),
+    (DRAFTS, " & (place >= 2)", "", "up to the text's end"),
+    (DRAFTS, "one == last", "one[:1] == last", "up to the text's end"),
+    (DRAFTS, START,
+     "start = torch.tensor([max([0, *row.nonzero()[:, 0]]) for row in is_match])", "read on the host"),
+    (DRAFTS, START,
+     "start = torch.zeros_like(lens)\n    for p in range(texts.shape[1]):\n"
+     "        start = torch.where(is_match[:, p], p, start)", "whatever a text has"),
+    (DRAFTS, START,
+     f"{START}\n    if start.amax().item() == 0:\n"
+     "        return torch.full((len(texts), num_drafts), -1)", "read on the host"),
+    (DRAFTS, ".masked_fill(~is_draft, -1)", ".masked_fill(~is_draft, -1).int()", "it is int32"),
+    (ACCEPTED, ".cumprod(dim=1)", "", "a text that does not exist"),
+    (ACCEPTED, " & (drafts >= 0)", "", "-1 is no draft"),
+    (ACCEPTED, "<= num_right", "< num_right", "the token after the last kept draft is kept, too"),
+    (ACCEPTED, "made[:, :-1]", "made[:, 1:]", "[2, 2] are kept, expected [2, 2, 0]"),
+    (ACCEPTED, "return made.", "made[:, :-1] = drafts\n    return made.", "replaced by what the model made"),
+    (TAKE_BACK, "num_cached + num_made", "num_cached + num_made - 1", "has been in no row yet"),
+    (TAKE_BACK, "num_cached + num_made", "num_cached + num_made + 1", "has been in no row yet"),
+    (TAKE_BACK, "-(-length // block_size)", "length // block_size + 1", "A block that is full"),
+    (TAKE_BACK, "-(-length // block_size)", "length // block_size", "with a token that stays is kept"),
+    (TAKE_BACK, "-(-length // block_size)", "len(block_ids)", "the others are given back"),
+    (BALANCE, "self.saved < 0.5", "self.saved < -9", "stops drafting"),
+    (BALANCE, "self.pause *= 2", "pass", "each pause is longer"),
+    (BALANCE, "num_tokens + self.pause", "9999", "a request tries again"),
+    (BALANCE, "min(self.saved + num_accepted - 0.5, 4.0)", "self.saved + num_accepted - 0.5", "few bad ones"),
+    (BALANCE, "num_accepted - 0.5", "num_accepted - 2", "one of seven"),
+    (BALANCE, "if num_drafts == 0", "if num_drafts == 99", "a step without drafts costs nothing"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def shell() -> InteractiveShell:
+    """Where the notebook's steps have run, filled with their hints."""
+    return solved_shell(NOTEBOOK)
+
+
+@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
+def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
+    assert STEPS[step].solved.count(before) == 1
+    capsys.readouterr()
+    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
+    told = " ".join(capsys.readouterr().out.split())
+    shell.run_cell(STEPS[step].solved.rsplit("display(", 1)[0]).raise_error()  # the right part again
+    assert "not yet" in told and words in told
+
+
+def test_the_packages_parts_pass_and_wrong_drafts_change_no_token():
+    assert balance.check_balance(DraftBalance).ok
+    for draw in gate.drawn_texts():  # where three tokens foretell what two do, the package's drafts are these
+        made = ngram_drafts_plain(
+            draw.texts.int(),
+            (draw.lens - 1).int(),
+            torch.arange(len(draw.lens)),
+            draw.limits,
+            draw.num_drafts,
+        )
+        assert (made >= 0).any(dim=1).tolist() == [
+            bool(gate.lookup(row, length, limit))
+            for row, length, limit in zip(
+                draw.texts.tolist(), draw.lens.tolist(), draw.limits.tolist(), strict=True
+            )
+        ]
+    table = engine.table_of(traps.nonsense, traps.right)
+    assert table["the same tokens"].all() and (table["steps"] == table["without drafts"]).all()
+
+
+def test_an_acceptance_that_keeps_too_much_changes_the_engines_text():
+    for accept in (traps.keeps_all_that_are_right, traps.keeps_every_draft):
+        with pytest.raises(BrokenContract, match="the tokens are those without drafts: greedy"):
+            engine.same_tokens(None, accept)
+    with pytest.raises(BrokenContract, match="right drafts save steps"):
+        engine.same_tokens(traps.nonsense)
+
+
+def test_what_drafts_bring_on_paper():
+    assert worth.tokens_a_step(0.8, 7) == pytest.approx((1 - 0.8**8) / (1 - 0.8))
+    assert [worth.tokens_a_step(chance, 3) for chance in (0, 1)] == [1, 4]
+    price = worth.break_even(1.5, 7)
+    assert worth.tokens_a_step(price, 7) == pytest.approx(1.5)
+    assert worth.break_even(1.0) == pytest.approx(0)
+
+
+def test_a_step_that_is_read_is_one_of_the_engines():
+    table = worth.read_steps("the king, the king, the", num_steps=1)
+    drafts, made, kept = (table.loc["step 1", name].tolist() for name in ("input", "made", "kept"))
+    assert drafts[1:] == ["','", "' the'", "' king'"] and made[:2] == ["','", r"'\n'"]
+    assert kept == ["yes", "yes", "", ""]
+
+
+def test_a_recorded_dial_is_drawn_beside_paper(monkeypatch):
+    times = {0.0: (1.0, 1.0), 1.0: (1.0, 0.2)}
+    runs = [
+        DialedRun(
+            1, chance, 81, 40 if chance else 320, 0, 0, Comparison("a", "b", (b,) * 4, (a,) * 4, {}, {})
+        )
+        for chance, (b, a) in times.items()
+    ]
+    record = record_of("drafts_dial", runs, model="small")
+    monkeypatch.setattr(worth, "load_all", lambda kind: {"mine": record})
+    table = worth.show_dial()
+    assert table["tokens a step"].tolist() == [1, 8]
+    assert worth.dial_curves(record)["measured"] == pytest.approx({0.0: 1, 1.0: 5})
+    assert list(worth.dial_curves(record).values())[1] == pytest.approx({0.0: 1 / 1.6, 1.0: 5})
