@@ -87,7 +87,7 @@ def row_times(model: LanguageModel, device: torch.device) -> pd.DataFrame:
         pairs = [(layer, torch.randn(count, layer.in_features, device=device)) for layer in layers]
         timer = Timer("for layer, x in pairs: layer(x)", globals={"pairs": pairs})
         with torch.inference_mode():
-            times[count] = [round(1e3 * min(timer.blocked_autorange(min_run_time=0.3).times), 2)]
+            times[count] = [round(1e3 * min(timer.timeit(1).median for _ in range(50)), 2)]
     return pd.DataFrame(times, index=["ms"]).rename_axis("rows", axis=1)
 
 
