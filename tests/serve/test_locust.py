@@ -27,6 +27,6 @@ def test_every_user_of_locust_ends_as_it_should():
         assert run.returncode == 0, run.stderr
         kinds = {kind["name"]: kind for kind in json.loads(run.stdout)}
         assert kinds["/v1/models"]["num_requests"] == USERS
-        assert sum(kind["num_requests"] for kind in kinds.values()) > USERS
+        assert kinds["in one piece"]["num_requests"] >= USERS
         assert [kind["name"] for kind in kinds.values() if kind["num_failures"]] == []
     assert_no_block_is_lost(engine)

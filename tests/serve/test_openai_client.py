@@ -52,7 +52,7 @@ def test_a_stream_is_the_same_answer_in_pieces(door):
     assert "".join(piece.choices[0].text for piece in pieces) == text_alone(PROMPTS[0], drawn)
     *before, last = (piece.choices[0].finish_reason for piece in pieces)
     assert last == "length" and not any(before)
-    assert len(pieces) > 2 and len({piece.id for piece in pieces}) == 1
+    assert len({piece.id for piece in pieces}) == 1  # a reader that is behind gets few of them
 
 
 def test_a_stream_counts_its_tokens_if_it_is_asked_to(door):
