@@ -42,11 +42,6 @@ def qualified_name(kernel: str) -> str:
     return re.split(r"[<(]", name)[0].strip()
 
 
-def short_name(kernel: str) -> str:
-    """A kernel's name without return type, namespaces, template and parameters of C++."""
-    return qualified_name(kernel).rpartition("::")[2]
-
-
 N = TypeVar("N", int, float)
 
 

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.text import Text
 
-from labkit.results import AppendTime, Comparison, HostTime
+from labkit.results import Comparison, HostTime
 from labkit.show.style import DescribedFigure, alt_text
 
 
@@ -58,19 +58,6 @@ def shown_texts(figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 
-def append_times(path, microseconds, sizes=(1, 32, 2048)):
-    return [
-        AppendTime(path, size, (1e-6 * us,) * 3, (5e-5,) * 3, num_bytes=6144 * size)
-        for size, us in zip(sizes, microseconds, strict=True)
-    ]
-
-
-TIMES = [
-    *append_times("indexed", (14, 15, 37))[::-1],
-    *append_times("generic", (3, 3, 11)),
-    *append_times("full_batch", (1.2, 1.4, 16)),
-    *append_times("identity_pos", (1.2, 1.5, 16)),
-]
 WAYS = {
     "before": {"batch_idx": (0, 1, 2), "block_idx": (7, 3, 5), "pos": (20, 20, 20)},
     "after": {"block_idx": (7, 3, 5), "pos": 20},

@@ -135,22 +135,10 @@ def with_weights(probe: Probe, weights: Weights) -> Tensor:
     return paged_attention(weights=weights)(**vars(probe))
 
 
-def over_root_of_length(query: Tensor, keys: Tensor) -> Tensor:
-    """Weights [T] whose scores are divided by the root of the number of tokens."""
-    return (keys @ query / len(keys) ** 0.5).softmax(0)
-
-
 def without_exp(query: Tensor, keys: Tensor) -> Tensor:
     """Weights [T] that are scores divided by their sum."""
     scores = keys @ query
     return scores / scores.sum()
-
-
-def without_exp_below_the_largest(query: Tensor, keys: Tensor) -> Tensor:
-    """The same, of what is left when the largest score is subtracted."""
-    scores = keys @ query
-    below = scores - scores.max()
-    return below / below.sum()
 
 
 def scaled(probe: Probe, factor: float) -> Tensor:
@@ -165,8 +153,6 @@ def of_one_head(probe: Probe, *names: str) -> Tensor:
 
 
 SCALE = "a score is query · key / √D: "
-SOFTMAX = "weights are a softmax: exp() was forgotten. "
-OWN = "the new token has a key and a value of its own: "
 SUSPECTS = (
     Suspect(
         SCALE + "the scores were not divided by √D. D is the size of a head, {D} here.",
@@ -177,25 +163,14 @@ SUSPECTS = (
         lambda probe: scaled(probe, probe.query.shape[2] ** -0.5),
     ),
     Suspect(
-        SCALE + "the scores were divided by the root of the number of tokens. D is the size of a head, {D}.",
-        lambda probe: with_weights(probe, over_root_of_length),
-    ),
-    Suspect(
-        SCALE + "the scores were multiplied by √D, not divided. D is the size of a head, {D} here.",
-        lambda probe: scaled(probe, probe.query.shape[2]),
-    ),
-    Suspect(
         SCALE
         + "all tokens of a text have the same weight. How well its key fits the query decides a weight.",
         lambda probe: scaled(probe, 0),
     ),
     Suspect(
-        SOFTMAX + "The scores were divided by their sum: take exp() of each first.",
+        "weights are a softmax: exp() was forgotten. The scores were divided by their sum: take exp() of "
+        "each first.",
         lambda probe: with_weights(probe, without_exp),
-    ),
-    Suspect(
-        SOFTMAX + "When the largest score is subtracted, take exp() of each, and then divide by the sum.",
-        lambda probe: with_weights(probe, without_exp_below_the_largest),
     ),
     Suspect(
         "values are added up, not keys. A key decides how much its token counts, and then its value is "
@@ -203,31 +178,12 @@ SUSPECTS = (
         lambda probe: by_hand(replace(probe, value_new=probe.key_new, v_cache_layer=probe.k_cache_layer)),
     ),
     Suspect(
-        "a score compares the query with a key: it was compared with the value.",
-        lambda probe: by_hand(replace(probe, key_new=probe.value_new, k_cache_layer=probe.v_cache_layer)),
-    ),
-    Suspect(
-        OWN + "its key was used as its value. value_new comes after the values of the text.",
-        lambda probe: by_hand(replace(probe, value_new=probe.key_new)),
-    ),
-    Suspect(
-        OWN + "its value was used as its key. key_new comes after the keys of the text.",
-        lambda probe: by_hand(replace(probe, key_new=probe.value_new)),
-    ),
-    Suspect(
-        OWN + "they are swapped. key_new comes after the keys of the text, value_new after its values.",
+        "the new token has a key and a value of its own: they are swapped. key_new comes after the keys of "
+        "the text, value_new after its values.",
         lambda probe: by_hand(replace(probe, key_new=probe.value_new, value_new=probe.key_new)),
     ),
     Suspect(
         "each head has its own keys: head 0's were used for all.",
         lambda probe: of_one_head(probe, "key_new", "k_cache_layer"),
-    ),
-    Suspect(
-        "each head has its own query: head 0's was used for all.",
-        lambda probe: of_one_head(probe, "query"),
-    ),
-    Suspect(
-        "each head has its own result: all have the last head's. Write out[b, h], not out[b].",
-        lambda probe: by_hand(probe)[:, -1:].expand_as(probe.query),
     ),
 )

@@ -74,18 +74,6 @@ class ToyGraphedStep:
         return token_ids[:batch_size]
 
 
-class PaddedStep:
-    """Stands for a `DeviceStep` and runs it with `bucket` rows, of which those behind the batch are
-    padding."""
-
-    def __init__(self, device_step: DeviceStep, bucket: int) -> None:
-        self.device_step = device_step
-        self.bucket = bucket
-
-    def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-        return self.device_step(self.bucket, max_context_len, is_greedy)[:batch_size]
-
-
 # --- what a captured step is made of, and what the host must wait for ---------------------------------
 
 # Operators that the host waits for: they read a number, have a shape that depends on contents, or make a

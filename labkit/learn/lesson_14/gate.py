@@ -144,30 +144,6 @@ def texts_are_not_mixed(build: Build) -> None:
     played.found((*OTHER[:4], *LONG[4:8], *last, 1), COMPARED)
 
 
-def equal_blocks_are_not_mixed(build: Build) -> None:
-    """Raise BrokenContract if a text that has a block twice is kept as one that has it once, where a key is
-    made of a block's token ids alone."""
-    played = PlayedCache(build, lambda _, token_ids: hash(token_ids))
-    twice = (*LONG[:4], *LONG[:4], *OTHER[:4], 1)
-    played.keep(twice)
-    own_texts(played, COMPARED)
-    for text in (twice, (*LONG[:4], *OTHER[:4], 1)):
-        played.found(text, COMPARED)
-
-
-def others_stay(build: Build) -> None:
-    """Raise BrokenContract if an entry is dropped because another text has its key."""
-    played = PlayedCache(build, lambda parent_key, _: parent_key + 1)
-    played.keep(LONG)
-    before = played.texts
-    played.keep(THIRD)
-    if lost := [text for text in before if text not in played.texts]:
-        raise BrokenContract(
-            f"{COMPARED}: when {list(THIRD)} was kept, which has the keys of {list(LONG)}, the entry of "
-            f"{lost[0]} was dropped. Stop at a key that another text has."
-        )
-
-
 def same_texts(played: PlayedCache, expected: Sequence[list[int]], when: str) -> None:
     """Raise BrokenContract unless the entries are of these texts."""
     if played.texts != list(expected):
@@ -364,9 +340,7 @@ GATE = Gate(
         keys_stand_for_texts,
         longest_run_is_found,
         texts_are_not_mixed,
-        equal_blocks_are_not_mixed,
         full_blocks_are_kept,
-        others_stay,
         ends_go_first,
         least_recent_goes_first,
         what_is_used_stays,

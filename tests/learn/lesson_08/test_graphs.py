@@ -1,17 +1,13 @@
 """Lesson 08: what a capture is on this machine, steps that are padded, and what cannot be replayed."""
 
-from itertools import islice
-
 import pytest
-import torch
 from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER
-from labkit.learn.lesson_08.graphs import PaddedStep, capturing
+from labkit.learn.lesson_08.graphs import capturing
 from labkit.watch import ToyGraph, capture, device_step_of
 
 RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("06", "07", "08"))
-PROMPTS = [(1, 2, 3), (4, 5), tuple(range(6, 14))]
 
 
 def test_without_a_gpu_a_capture_is_a_toy_whose_tokens_lie_where_a_replay_leaves_them():
@@ -37,30 +33,6 @@ def test_a_capture_of_rows_that_the_engine_has_no_slots_for_is_an_error(size):
         pytest.raises(ValueError, match=f"a graph of {size} rows, but max_batch_size is 3"),
     ):
         capture(size, True)
-
-
-def test_who_pads_a_step_changes_no_byte():
-    """The others' texts are the shorter ones: a wider table would be summed in another order, which some CPUs
-    round otherwise."""
-    found = []
-    for num_requests in (2, 5):
-        engine = make_engine(options=BELOW, max_batch_size=5, prefill_max_batch_size=1, prefix_cache=False)
-        for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache):
-            cache.fill_(torch.nan)
-        engine.decode_step.device_step = PaddedStep(device_step_of(engine), 5)
-        for prompt in [*PROMPTS[:2], (9,), (3,), (8, 8)][:num_requests]:
-            engine.add_request(prompt, GREEDY)
-        while engine.scheduler.waiting:
-            engine.step()
-        for _ in range(5):
-            engine.step()
-        first = dict(islice(engine.scheduler.running.items(), 2))
-        kv = [torch.stack(session.dense_kv()) for session in first.values()]
-        live = engine.kv_manager.live_slots()[:, :, None, :, None].expand_as(engine.kv_manager.k_cache)
-        assert torch.equal(~engine.kv_manager.k_cache.isnan(), live)
-        found.append(([r.output_token_ids[:6] for r in first], [b.view(torch.uint8) for b in kv]))
-    assert found[0][0] == found[1][0]
-    assert all(map(torch.equal, found[0][1], found[1][1]))
 
 
 def test_a_padding_row_is_what_rung_06_cannot_have():
