@@ -22,19 +22,6 @@ def sessions_of(manager, *lengths):
     return sessions
 
 
-@kinds
-def test_a_row_holds_the_places_in_its_layers_pool_padded_with_0(kind):
-    manager = make_manager(max_blocks_per_seq=4)
-    sessions = sessions_of(manager, 6, 1, 4)
-    assert sessions[0].block_ids_per_layer == [[0, 1], [9, 10]]
-    table = kind(manager, max_batch_size=3).build(sessions)
-    assert table.dtype == torch.int32
-    assert table.tolist() == [
-        [[0, 1, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]],
-        [[1, 2, 0, 0], [3, 0, 0, 0], [4, 0, 0, 0]],
-    ]
-
-
 MOVES = st.lists(
     st.tuples(st.sampled_from(["new", "append", "fork", "free", "cut", "build"]), st.integers(0, 9)),
     max_size=80,
@@ -147,50 +134,4 @@ def test_the_signature_alone_would_miss_a_list_that_shrank_and_grew_again(monkey
     assert tables.build([session]).tolist() == [[row]]
 
 
-@pytest.mark.parametrize(("forgets", "row"), [(True, [4, 5, 2]), (False, [0, 1, 2])])
-def test_a_session_that_was_released_and_is_used_again_has_no_stale_row(monkeypatch, forgets, row):
-    if not forgets:
-        monkeypatch.setattr(InferenceSession, "_forget_rows", lambda self: None)
-    manager = make_manager(num_layers=1, block_size=1, max_blocks_per_seq=3)
-    session, grows, goes = (InferenceSession(manager) for _ in range(3))
-    tables = CachedBlockTables(manager, 1)
-    append_tokens(session, first=0, num_tokens=3)
-    append_tokens(grows, first=10)
-    append_tokens(goes, first=20, num_tokens=2)
-    assert tables.build([session]).tolist() == [[[0, 1, 2]]]
-    session.release()
-    append_tokens(grows, first=11, num_tokens=2)  # takes blocks 0 and 1
-    goes.release()  # frees blocks 5 and 4
-    append_tokens(session, first=30, num_tokens=3)
-    assert session.block_ids_per_layer == [[4, 5, 2]]
-    assert tables.build([session]).tolist() == [[row]]
-
-
-def test_a_kept_row_is_one_tensor_for_the_sessions_life_and_no_other_sessions():
-    manager = make_manager(max_blocks_per_seq=4)
-    (session,) = sessions_of(manager, 4)
-    row = session.get_paged_block_table_row_cpu(layer_idx=1, offset=manager.layer_offset(1))
-    assert (row.dtype, row.device.type, row.tolist()) == (torch.int32, "cpu", [1, 0, 0, 0])
-    append_tokens(session, first=4)
-    assert session.get_paged_block_table_row_cpu(layer_idx=1, offset=8) is row
-    assert row.tolist() == [1, 2, 0, 0]
-    child = session.fork()
-    append_tokens(child, first=5)
-    child_row = child.get_paged_block_table_row_cpu(layer_idx=1, offset=8)
-    assert (row.tolist(), child_row.tolist()) == ([1, 2, 0, 0], [1, 3, 0, 0])
-
-
 # --- the buffers -----------------------------------------------------------------------------------
-
-
-@kinds
-def test_a_build_overwrites_the_tables_of_the_one_before(kind):
-    """They are valid until the next call, as `build` says: there is one buffer on each side."""
-    manager = make_manager(max_blocks_per_seq=2)
-    sessions = sessions_of(manager, 6, 4)
-    tables = kind(manager, max_batch_size=2)
-    before = tables.build(sessions[:1])
-    assert before.tolist() == [[[0, 1]], [[1, 2]]]
-    after = tables.build(sessions[1:])
-    assert after.data_ptr() == before.data_ptr()
-    assert before.tolist() == after.tolist() == [[[2, 0]], [[3, 0]]]
