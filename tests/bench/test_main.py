@@ -37,12 +37,6 @@ def test_the_seeds_command_lines_are_understood_as_they_stand(line):
     assert (args.warmup_runs, args.repeat_runs) == (1, 3)
 
 
-def test_the_seeds_defaults_hold():
-    args = bench_main.make_parser().parse_args(shlex.split(SEED_064))
-    assert args.max_batch_size == 8 and args.prompt_repeats == (1, 4)
-    assert args.model.on_gpu == "random:gpt2"
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_on_a_cpu_a_command_takes_a_small_model_and_says_so(monkeypatch, capsys, device):
     monkeypatch.setattr(bench_main, "pick_device", lambda asked: torch.device(device))

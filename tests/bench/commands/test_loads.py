@@ -8,10 +8,9 @@ from sockets import network_calls
 
 from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
-from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, run_peers
+from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results.files import record_of
-from labkit.results.loads import LoadsRecord
 
 pytestmark = pytest.mark.slow
 
@@ -46,29 +45,6 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monke
         assert sample["tokens"] == recorded["settings"]["limits"][sample["load"]]["tokens"]
         assert sample["equal_requests"] == (None if sample["load"] == "sampled" else 3)
         assert bool(sample["ttft"]) == bool(sample["itl_us"]) == (sample["load"] == "arrivals")
-
-
-def test_whoever_stops_a_run_keeps_the_loads_before(monkeypatch, tmp_path):
-    def stopped_at_the_third(workload, *_):
-        if len(seen) == 2:
-            raise KeyboardInterrupt
-        seen.append(workload)
-        return run_peers(workload, ("10",), 1, others=())
-
-    seen = []
-    monkeypatch.setattr(command, "run_peers", stopped_at_the_third)
-    out = tmp_path / "out.json"
-    with pytest.raises(SystemExit, match="130"):
-        bench(
-            monkeypatch,
-            "loads --model data/tiny-gpt2 --device cpu --rungs 10 --num-requests 2 --max-new-tokens 3 "
-            f"--max-batch-size 2 --rounds 1 --json {out}",
-        )
-    recorded = json.loads(out.read_text())
-    record_of(recorded, "out")
-    assert {sample["load"] for sample in recorded["samples"]} == {"sampled", "ragged"}
-    assert list(recorded["settings"]["limits"]) == ["sampled", "ragged"]
-    assert LoadsRecord.from_dict(recorded).table().shape == (2, 2)
 
 
 def test_what_prompts_share_is_computed_once():

@@ -47,14 +47,6 @@ LINE = (
 )
 
 
-@pytest.mark.parametrize(("flag", "kind"), [("", "threads"), ("--consumers tasks", "tasks")])
-def test_a_record_tells_who_consumed(monkeypatch, tmp_path, flag, kind):
-    bench(monkeypatch, f"{LINE} --max-new-tokens 5 {flag} --json {tmp_path / 'out.json'}")
-    recorded = json.loads((tmp_path / "out.json").read_text())
-    assert recorded["settings"]["consumers"] == kind
-    assert [sample["new_tokens"] for sample in recorded["samples"]] == [[5, 5, 5]]
-
-
 def test_requests_arrive_when_the_load_says(monkeypatch, capsys, tmp_path):
     """Three requests, the last of them a second after the first or so: nobody is served before it comes."""
     out = tmp_path / "out.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from bench_commands import assert_refused, bench
+from bench_commands import bench
 
 from labkit import paths
 from labkit.bench import __main__ as bench_main
@@ -31,25 +31,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-NO_FILES = ["", "folder", "/", "file/x", "a" * 300, "new/" + "a" * 300, "pipe", "loop", "to_a_folder"]
-NO_FILES += ["\udcff", "/dev/full", "/dev/null", "/proc/x/y"]
-NO_FOLDERS = ["", "file", "file/x", "new/" + "a" * 300, "pipe", "loop", "\udcff", "/dev/null/x", "/proc/x/y"]
-
-
 def contents(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the paths are Linux's")
-@pytest.mark.parametrize("flag, targets", [("--json", NO_FILES), ("--profile", NO_FOLDERS)])
-def test_what_could_not_be_written_is_refused_before_the_run(
-    parser, capsys, place, flag, targets, monkeypatch
-):
-    monkeypatch.chdir(place)
-    before = contents(place)
-    for target in targets:
-        assert_refused(parser, capsys, "scheduler", flag, target)
-        assert contents(place) == before and (place / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize(

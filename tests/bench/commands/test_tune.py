@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from bench_commands import bench, refusal
+from bench_commands import bench
 from triton_marks import needs_triton
 
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
@@ -55,12 +55,6 @@ def gpu(monkeypatch, tmp_path):
 
 
 LINE = "tune --model data/tiny-gpt2 --device cpu"
-
-
-def test_without_a_gpu_it_refuses_in_one_sentence(monkeypatch, capsys):
-    said = refusal(monkeypatch, capsys, f"{LINE} --seconds 1")
-    assert said.count("\n") == 1
-    assert "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU" in said
 
 
 def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsys, tmp_path):
