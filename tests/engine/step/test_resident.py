@@ -19,7 +19,6 @@ from resident_helpers import (
     EXPECTED,
     PLACES,
     PROMPTS,
-    RUNG_00,
     all_resident,
     gpu_engine,
     held_by,
@@ -29,7 +28,7 @@ from resident_helpers import (
 from torch.overrides import TorchFunctionMode
 from triton_marks import needs_triton
 
-from labkit import InferenceEngine, SamplingParams
+from labkit import InferenceEngine
 from labkit.engine.step.resident import StepInFlight
 from labkit.engine.step.staging import TokenCopy
 
@@ -59,34 +58,6 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
         assert held_by(engine) == before
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in request_ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["attention in the second layer", "reading the tokens"])
-@all_resident
-def test_a_failed_step_in_which_blocks_were_copied_spoils_no_sharer(monkeypatch, options, place):
-    """Three requests of one prompt that is also kept: their last block is shared by four."""
-    # decode_first: no step is launched behind the prefill
-    engine = make_engine(options=options, decode_first=True)
-    engine.generate([PROMPTS[0]], SamplingParams(1))
-    request_ids = [engine.add_request(PROMPTS[0], params) for params in (GREEDY, SEEDED, GREEDY)]
-    outputs = []
-    while engine.stats().running < 3:  # from rung 13 on it takes more than one step
-        outputs += engine.step()
-    _, before = held_by(engine)
-    owner, name, at_call = PLACES[place]
-    owner = owner(engine.decode_step)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failing(getattr(owner, name), at_call))
-        with pytest.raises(Boom):
-            engine.step()
-    engine.check_integrity()
-    assert held_by(engine)[1] == before
-    handed_out = tokens_by_request(outputs + run(engine))
-    expected = [tokens_alone(PROMPTS[0], params) for params in (GREEDY, SEEDED, GREEDY)]
-    assert [handed_out[i] for i in request_ids] == expected
-    assert tokens_of(engine.generate([PROMPTS[0]], GREEDY)) == [tokens_alone(PROMPTS[0], GREEDY)]
     assert_no_block_is_lost(engine)
 
 
@@ -125,25 +96,6 @@ def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_a
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
-
-
-@pytest.mark.cuda
-@needs_triton
-@all_resident
-def test_on_a_gpu_greedy_tokens_are_those_of_rung_00_while_requests_come_and_are_cancelled(tiny, options):
-    def tokens(options):
-        engine = gpu_engine(tiny, options, max_batch_size=5, decode_first=True)
-        prompts, params = workload(tiny, 9)
-        outputs, ids = [], []
-        for i, each in enumerate(zip(prompts, params, strict=True)):
-            ids.append(engine.add_request(*each))
-            outputs += [output for _ in range(2) for output in engine.step()]
-            if i == 6:
-                engine.cancel(ids[3])
-        handed_out = tokens_by_request(outputs + run(engine))
-        return [handed_out[i] for i in ids if i != ids[3]]  # which may have one more or less
-
-    assert tokens(options) == tokens(RUNG_00)
 
 
 class Conversations(TorchFunctionMode):
