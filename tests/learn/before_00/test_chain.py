@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,39 +13,6 @@ chains = st.builds(Chain, st.integers(1, 9), times, times, st.booleans())
 
 def lane(made, name):
     return [(busy.start, busy.end) for busy in made if busy.lane == name]
-
-
-@pytest.mark.parametrize(
-    ("chain", "host", "gpu", "step_us", "words"),
-    [
-        (
-            Chain(3, 5, 2),
-            [(0, 5), (5, 10), (10, 15)],
-            [(5, 7), (10, 12), (15, 17)],
-            15,
-            "15 µs per step, host busy 100 %, GPU 40 %",
-        ),
-        (
-            Chain(3, 2, 5),
-            [(0, 2), (2, 4), (4, 6)],
-            [(2, 7), (7, 12), (12, 17)],
-            15,
-            "15 µs per step, host busy 40 %, GPU 100 %",
-        ),
-        (
-            Chain(3, 4, 4, read_back=True),
-            [(0, 4), (4, 8), (8, 12)],
-            [(4, 8), (8, 12), (12, 16)],
-            16,
-            "16 µs per step, host busy 75 %, GPU 75 %",
-        ),
-    ],
-    ids=["slow host", "slow GPU", "read back"],
-)
-def test_a_step_on_the_clock(chain, host, gpu, step_us, words):
-    made = schedule(chain, 1)
-    assert (lane(made, "host"), lane(made, "GPU")) == (host, gpu)
-    assert (chain.step_us, str(chain)) == (step_us, words)
 
 
 def test_the_readers_own_function_makes_the_schedule():

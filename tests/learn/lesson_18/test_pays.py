@@ -1,29 +1,10 @@
 """What lesson 18 says on paper, and that it draws whatever records there are."""
 
 import matplotlib.pyplot as plt
-import pytest
 from made_records import record_of
 
 from labkit.learn.lesson_18 import pays
 from labkit.results.ranks import CUT, CUT_NCCL, ONE, RanksRun
-
-
-def test_a_layer_of_the_break_even_size_neither_gains_nor_loses():
-    megabytes = pays.break_even_megabytes(sum_us=10)
-    sums = 2 * 10e-6
-    assert megabytes * 1e6 / pays.bandwidth() / 2 == pytest.approx(sums)
-    gains = {model: pays.gain_on_paper(model, 2, 10) for model in pays.MODELS}
-    assert {model for model, gain in gains.items() if gain > 1} == {"llama-3.2-1b", "llama-3.1-8b"}
-    small, large = (pays.layer_megabytes(model) for model in ("gpt2-xl", "llama-3.2-1b"))
-    assert small < megabytes < large
-
-
-def test_paper_adds_up():
-    row = pays.paper_table(sum_us=10).loc["llama-3.1-8b"]
-    assert row["µs of sums"] == "640"  # two in each of 32 layers
-    one, two = (int(row[name].replace(",", "")) for name in ("µs to read, one GPU", "µs to read, 2"))
-    assert two == pytest.approx(one / 2, abs=1)
-    assert float(row["×"]) == pytest.approx(one / (two + 640), abs=0.01)
 
 
 def test_records_are_drawn_whatever_they_are(monkeypatch, capsys):
