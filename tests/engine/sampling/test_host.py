@@ -4,10 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sampling_helpers import random_logits, sampled
-from torch import Tensor
 
 from labkit import SamplingParams
 from labkit.engine.sampling import sample, uniform_number
@@ -49,11 +46,6 @@ def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
     assert uniform_number(0, 0) == (0xE220A8397B1DCDAF >> 11) / 2**53
 
 
-@given(st.integers(), st.integers(0, 2**40))
-def test_a_uniform_number_is_at_least_0_and_below_1(seed: int, index: int):
-    assert 0 <= uniform_number(seed, index) < 1
-
-
 @pytest.mark.parametrize("numbers", ["of one seed", "of many seeds"])
 def test_uniform_numbers_have_the_mean_variance_and_independence_of_uniform_ones(numbers: str):
     n = 20_000
@@ -67,57 +59,11 @@ def test_uniform_numbers_have_the_mean_variance_and_independence_of_uniform_ones
 
 # --- sampling a batch ------------------------------------------------------------------------------
 
-MIXED = [
-    SamplingParams(),
-    sampled(),
-    sampled(temperature=0.4),
-    sampled(top_k=3),
-    SamplingParams(top_k=3, top_p=0.5),
-    sampled(top_p=0.6),
-    sampled(temperature=2.0, top_k=50, top_p=0.9),
-    sampled(top_p=0.05),
-]
-
-
-def sample_rows(logits: Tensor, rows: list[int]) -> list[int | None]:
-    """Sample some rows of a batch whose row b has parameters b % len(MIXED) and seed b."""
-    params = [MIXED[b % len(MIXED)] for b in rows]
-    return sample(logits[rows], params, [uniform_number(b, 5) for b in rows])
-
-
-def test_a_row_alone_or_in_any_batch_gives_the_same_token():
-    logits = random_logits(24, 1000)
-    alone = [sample_rows(logits, [b])[0] for b in range(24)]
-    assert sample_rows(logits, list(range(24))) == alone
-    for seed in range(10):
-        order = torch.randperm(24, generator=torch.Generator().manual_seed(seed)).tolist()
-        rows = order[: 2 + 2 * seed]
-        assert sample_rows(logits, rows) == [alone[b] for b in rows]
-
 
 def test_greedy_rows_take_the_likeliest_token_whatever_else_is_set():
     logits = random_logits(3, 100)
     params = [SamplingParams(), SamplingParams(top_k=1), SamplingParams(top_p=0.1, seed=4)]
     assert sample(logits, params, [0.1, 0.5, 0.9]) == logits.argmax(dim=-1).tolist()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", [slice(0, 1), slice(17, 18), slice(None)], ids=["first", "one", "all"])
-def test_a_row_that_is_not_finite_has_no_token_and_leaves_the_others_theirs(bad: float, where: slice):
-    logits = random_logits(len(MIXED), 40)
-    expected = sample_rows(logits, list(range(len(MIXED))))
-    for b in range(len(MIXED)):
-        broken = logits.clone()
-        broken[b, where] = bad
-        tokens = sample_rows(broken, list(range(len(MIXED))))
-        others = [c for c in range(len(MIXED)) if c != b]
-        assert [tokens[c] for c in others] == [expected[c] for c in others]
-        if bad == -math.inf and where != slice(None):  # a token ruled out is no error
-            assert tokens[b] is not None
-            assert logits[b, tokens[b]].isfinite()
-            assert tokens[b] not in range(*where.indices(40))
-        else:
-            assert tokens[b] is None
 
 
 def test_huge_but_finite_logits_still_give_a_token():
