@@ -23,6 +23,7 @@ from helpers import (
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 
 from labkit import LADDER, FinishReason, LanguageModel
+from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 
 
@@ -53,6 +54,20 @@ def test_a_text_that_cannot_be_searched_for_a_stop_string_ends_its_own_request(r
 
 
 # --- a step that raises ----------------------------------------------------------------------------
+
+
+def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypatch):
+    engine = make_engine(decode_first=True)
+    first = engine.add_request((1, 2, 3), GREEDY)
+    outputs = list(engine.step())
+    second = engine.add_request((4, 5), GREEDY)
+    monkeypatch.setattr(prefill_module, "prefill_sessions", failing(prefill_module.prefill_sessions))
+    with pytest.raises(Boom):
+        engine.step()
+    later = list(engine.step())
+    assert [o.request_id for o in later] == [first, first, second]
+    handed_out = tokens_by_request(outputs + later + run(engine))
+    assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}
 
 
 @pytest.mark.parametrize("at_call", [0, 4])

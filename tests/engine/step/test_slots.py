@@ -297,6 +297,30 @@ def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
 
 
 @kinds
+@pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows", "deliver"])
+def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
+    def boom(*_):
+        raise KeyboardInterrupt
+
+    world = World(kind)
+    world.join(4, None, PARAMS[1])
+    world.step()
+    world.join(3, None, PARAMS[2])
+    with monkeypatch.context() as patch:
+        patch.setattr(world.slots, fails, boom)
+        with pytest.raises(KeyboardInterrupt):
+            world.slots.update(list(world.running), world.sessions, world.reserve())
+            world.slots.deliver()
+    world.slots.discard()
+    world.slots.forget(world.sessions)
+    world.known, world.mapped = [], None
+    for session in world.sessions:
+        session.roll_back()
+    for _ in range(3):
+        world.step()
+
+
+@kinds
 def test_before_anybody_joins_every_row_is_padding(kind):
     slots = World(kind).slots
     assert slots.slot_mapping.tolist() == [slots.padding_slot] * MAX_BATCH
