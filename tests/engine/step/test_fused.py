@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import ByteTokenizer, tokens_of
+from helpers import ByteTokenizer, assert_no_block_is_lost, tokens_of
 from torch import Tensor
 
 from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
@@ -275,6 +275,20 @@ NUM_TOKENS = 60
 # Of logits up to 17.4, which are 1/64 apart in float16: four such steps. On a CPU, where the plain twins
 # round where kernels do, logits of these texts are one step apart at most.
 HALF_BOUND = 4 / 64
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("max_batch_size", [1, 3, 8])
+def test_on_a_gpu_greedy_tokens_in_float32_are_those_of_rung_00(tiny, max_batch_size: int):
+    params = [SamplingParams(NUM_TOKENS - 5 * i, stop_on_eos=False) for i in range(len(TEXTS))]
+    made = []
+    for options in (RUNG_00, EAGER, FUSED_AND_SPLIT):
+        engine = make_engine(tiny, options, "cuda", torch.float32, max_batch_size=max_batch_size)
+        made.append(tokens_of(engine.generate(TEXTS, params)))
+        assert_no_block_is_lost(engine)
+    assert isinstance(engine.decode_step.device_step, GraphedStep)
+    assert made[1] == made[0]
+    assert made[2] == made[0]
 
 
 @pytest.mark.cuda

@@ -15,6 +15,8 @@ from helpers import (
     GREEDY,
     assert_no_block_is_lost,
     make_engine,
+    run,
+    spoil_keys,
     tokens_alone,
     tokens_by_request,
     tokens_of,
@@ -23,13 +25,14 @@ from resident_helpers import (
     EACH_PARAMS,
     FUSED_WRITE,
     PROMPTS,
+    TEXTS,
     gpu_engine,
     pad_to_buckets,
     workload,
 )
 from triton_marks import needs_triton
 
-from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.step import graphed
 from labkit.engine.step.device import DeviceStep
@@ -298,6 +301,35 @@ def test_of_two_threads_that_capture_one_waits_and_neither_collects_garbage_insi
     for thread in threads:
         thread.join(10)
     assert collects == [False, False] and gc.isenabled()
+
+
+GRAPHED = [number for number, rung in LADDER.items() if rung.options.launch == "graph"]
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("broken", [0, 2])
+@pytest.mark.parametrize("rung", GRAPHED)
+def test_on_a_gpu_numbers_that_are_none_in_replayed_steps_end_their_own_request_alone(tiny, rung, broken):
+    """Written into its keys between two replays; those who get its blocks later are not harmed."""
+    engine = gpu_engine(tiny, LADDER[rung].options, max_batch_size=4, prefill_max_batch_size=4)
+    prompts = [tiny.tokenizer.encode(text) for text in TEXTS[:3]]
+    params = SamplingParams(24, stop_on_eos=False)
+    expected = tokens_of(engine.generate(prompts, params))
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    outputs = [output for _ in range(8) for output in engine.step()]
+    spoil_keys(engine, list(engine.scheduler.running.values())[broken], place=0)
+    outputs += run(engine)
+    completions = {output.request_id: output.completion for output in outputs if output.completion}
+    failed = completions.pop(ids[broken])
+    assert failed.finish_reason is FinishReason.ERROR
+    assert 0 < len(failed.token_ids) < 24
+    assert failed.token_ids == expected[broken][: len(failed.token_ids)]
+    others = [i for i in range(3) if i != broken]
+    assert [completions[ids[i]].token_ids for i in others] == [expected[i] for i in others]
+    assert_no_block_is_lost(engine)
+    for _ in range(2):
+        assert tokens_of(engine.generate(prompts, params)) == expected
 
 
 @pytest.mark.slow

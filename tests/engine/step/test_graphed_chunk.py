@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_cuda import FakeCuda
-from helpers import SEEDED
-from resident_helpers import gpu_engine
+from helpers import SEEDED, assert_no_block_is_lost, tokens_of
+from resident_helpers import gpu_engine, workload
 from triton_marks import needs_triton
 
 from labkit import LADDER, SamplingParams
@@ -83,6 +83,26 @@ def test_a_chunk_larger_than_all_graphs_is_launched_kernel_by_kernel(fake):
     numbers = torch.ones(fake.layout.size(2049), dtype=torch.int64)
     step(numbers)
     assert fake.runs == [(len(numbers), False, True)]
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("num_tokens", [3, 20, 256])
+def test_on_a_gpu_chunks_give_the_tokens_of_rung_12(tiny, num_tokens, is_drawn):
+    prompts, params = workload(tiny, 7, is_drawn)
+    made = []
+    for number, settings in (
+        ("12", {}),
+        ("13", {"prefill_max_tokens": num_tokens, "prefill_chunk_tokens": num_tokens}),
+    ):
+        engine = gpu_engine(
+            tiny, LADDER[number].options, **{"prefill_max_batch_size": 4, "max_batch_size": 8} | settings
+        )
+        made.append(tokens_of(engine.generate(prompts, params)))
+        assert_no_block_is_lost(engine)
+    assert made[1] == made[0]
+    assert isinstance(engine.prefill.chunk_step.device_step, GraphedChunkStep)
 
 
 @pytest.mark.cuda

@@ -16,15 +16,16 @@ from helpers import (
     run,
     tokens_alone,
     tokens_by_request,
+    tokens_of,
 )
-from resident_helpers import gpu_engine, pad_to_buckets
+from resident_helpers import gpu_engine, pad_to_buckets, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
 from labkit.engine.step import lanes
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
-from labkit.engine.step.graphed import cuda_captures
+from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
@@ -266,6 +267,28 @@ def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("num_requests", [33, 44])
+def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_drawn):
+    """Batches of every size from there down to one, most of them padded; then all again."""
+    prompts, params = workload(tiny, num_requests, is_drawn)
+    made = {}
+    for options in (OVERLAP, HIDDEN_LATENCY):
+        engine = gpu_engine(tiny, options, max_batch_size=48)
+        made[options] = [tokens_of(engine.generate(prompts, params)) for _ in range(2)]
+        assert_no_block_is_lost(engine)
+        launched = engine.decode_step.device_step
+        assert type(launched) is GraphedStep and engine.decode_step.slots.context_lens[48] == -1
+    assert isinstance(launched.device_step, LanedDeviceStep)
+    assert made[HIDDEN_LATENCY] == made[OVERLAP]
+    assert made[OVERLAP][0] == made[OVERLAP][1]
+    for half in launched.device_step.halves:
+        split_k, split = half.kernels.linear_residual.keywords["workspace"], half.attention.attention
+        assert not split_k.counters.any() and not split._workspace.arrived.any()
 
 
 @pytest.mark.cuda
