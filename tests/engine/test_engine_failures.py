@@ -25,6 +25,7 @@ from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 from labkit import LADDER, FinishReason, LanguageModel
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
+from labkit.errors import OutOfBlocksError
 
 
 def add_all(engine, prompts, each_params):
@@ -54,6 +55,40 @@ def test_a_text_that_cannot_be_searched_for_a_stop_string_ends_its_own_request(r
 
 
 # --- a step that raises ----------------------------------------------------------------------------
+
+
+def held_by(engine):
+    """What each running request has in the cache, and how many blocks are free in each layer."""
+    running = engine.scheduler.running
+    held = {r.request_id: [kv.tolist() for kv in session.dense_kv()] for r, session in running.items()}
+    return held, [engine.kv_manager.num_free(i) for i in range(engine.kv_manager.num_tables)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_call", [0, 2, 5])
+@every_engine
+def test_when_blocks_run_out_in_the_middle_of_a_step_nothing_of_it_stays(monkeypatch, options, at_call):
+    """Three of four requests take a block in each of two layers; for one of the six there is none. (Where one
+    table serves both layers, for one of three.)"""
+    # decode_first: no step is launched behind the prefill
+    engine = make_engine(options=options, prefix_cache=False, decode_first=True)
+    if at_call >= 3 * engine.kv_manager.num_tables:
+        pytest.skip("one table serves both layers")
+    prompts = [(1, 2, 3, 4), (5, 6), (7, 8, 9, 10), tuple(range(20, 28))]
+    request_ids = add_all(engine, prompts, [GREEDY] * 4)
+    outputs = list(engine.step())
+    while engine.scheduler.joining:
+        outputs += engine.step()
+    before = held_by(engine)
+    allocate = failing(engine.kv_manager.allocate_block, at_call, OutOfBlocksError)
+    monkeypatch.setattr(engine.kv_manager, "allocate_block", allocate)
+    with pytest.raises(OutOfBlocksError):
+        engine.step()
+    engine.check_integrity()
+    assert held_by(engine) == before
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, GREEDY) for prompt in prompts]
+    assert_no_block_is_lost(engine)
 
 
 def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypatch):
