@@ -14,12 +14,14 @@ from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
+from labkit.learn.lesson_09.fused_layer import whose_kernels
 from labkit.learn.lesson_09.proofs import (
     attention_proven,
     layer_proven,
     linear_residual_proven,
     norm_linear_proven,
 )
+from labkit.learn.lesson_09.steps import TenKernelStep
 from labkit.model import LanguageModel
 from labkit.watch.launches import count_kernels, device_step_of, log_step
 from labkit.watch.replaced import replaced
@@ -96,12 +98,25 @@ def few_kernels(build: Build) -> None:
         )
 
 
+def own_kernels(build: Build) -> None:
+    """Raise BrokenContract for the reader's step if it runs a kernel of the package's where the reader has
+    written one. A step that is built on none of the lesson's may run either."""
+    engine: InferenceEngine = build(
+        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
+    )
+    if isinstance(device_step_of(engine), TenKernelStep) and "not yours" in (told := whose_kernels(engine)):
+        raise BrokenContract(
+            f"the step runs the kernels of steps 2 and 3: {told}. `with_mine` returns the attention and the "
+            "kernels with yours in them: assign both, and pass them to `super().__init__`."
+        )
+
+
 GATE = Gate(
     ("layer_kernels",),
     LADDER["08"].options,
     watches=(steps_proven,),
     samplings=MIXED,
     trials=(right_kernels,),
-    costs=(few_kernels,),
+    costs=(few_kernels, own_kernels),
     interpreted=("layer_kernels",),
 )

@@ -87,6 +87,8 @@ def _prove_product(kernel: Any) -> None:
         where = f"with x [{M}, {K}] and a weight [{N}, {K}]"
         if torch.isclose(made, expected, rtol=0.02, atol=0.02).all():
             hint = "All are nearly right, so inputs were rounded. Multiply the tiles as they are loaded."
+        elif not made.any():
+            hint = "`tl.dot` returns the sum and does not change `acc`: assign what it returns to `acc`."
         check_numbers(PRODUCT, where, made, expected, hint.format(**TILE))
     check_dots(kernel, at_least=1)
 
@@ -208,10 +210,10 @@ EMPTY = float("-inf")
 MERGE_CASES = (  # the largest score of each part, of one row, and what may be wrong there
     ((0.5,), "Of one part, it is acc / total."),
     ((1.0, 1.0), "Add up the accs and the totals of all parts, and divide once, at the end."),
+    ((1.0, 2.0), "Each part is scaled by its own largest score: exp(largest - the largest of all), which is "
+                 "1 at most, brings its acc and its total to the common one."),
     ((1.0, 1.0, 1.0), "A tile has room for 4 parts: places from num_parts on have no total to divide by, so "
                       "their weight must be 0."),
-    ((1.0, 2.0), "Each part is scaled by its own largest score: exp(largest - the largest of all) brings "
-                 "its acc and its total to the common one."),
     ((0.0, 3.0, 1.0, 2.0, -1.0), "All parts count, wherever the largest score is."),
     ((200.0, 199.0, 198.0), "exp(200) is too large for a float32: subtract the largest score before exp."),
     ((-200.0, -201.0), "All scores may be far below 0: scale by the largest of them, not by 0."),

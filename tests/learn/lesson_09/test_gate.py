@@ -11,7 +11,7 @@ from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels.fused_linear import row_statistics
 from labkit.learn import not_attempted
 from labkit.learn.lesson_09.splits import SplitThenMerge, merge_plain
-from labkit.learn.lesson_09.steps import ForgetsAPart
+from labkit.learn.lesson_09.steps import ForgetsAPart, TenKernelStep, with_mine
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +131,16 @@ class OldResidual(FusedDeviceStep):
         return kernels.linear_residual(inner, *layer.mlp_out, x)
 
 
+class NotMine(TenKernelStep):
+    """The reader's step, right but for what `with_mine` returns, which goes nowhere."""
+
+    def __init__(self, slots, network, attention, kernels):
+        with_mine(attention, kernels, None, None)
+        super().__init__(slots, network, attention, kernels)
+
+    layer = FusedDeviceStep.layer
+
+
 class Unwritten(InOneLoop):
     def mlp(self, layer, x, statistics):
         not_attempted()
@@ -151,6 +161,7 @@ WRONG = {
     Separate: r"a step is few kernels: 40 for 2 layers, at most 15, .* Launched were: linear 9, add 6, ",
     PaddedVocabulary: TOKENS,
     DoesNotAdvance: r"moves its requests on .*: context_lens\[\d\] \(request \d+\) is \d+ after",
+    NotMine: r"the step runs the kernels of steps 2 and 3: norm_linear: not yours, merge: not yours\. ",
     Unwritten: r"^layer_kernels: not attempted yet\.$",
 }
 RIGHT = (InOneLoop, Merges)

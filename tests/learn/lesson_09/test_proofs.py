@@ -49,7 +49,9 @@ def product(
             acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         if WRONG == "not transposed":
             w = tl.trans(w)
-        if WRONG != "first round" or first == 0:
+        if WRONG == "sum not kept":
+            tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        elif WRONG != "first round" or first == 0:
             acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     store_tile(out_ptr, m, n, M, N, acc)
 
@@ -58,6 +60,7 @@ ROUNDS = r"with x \[20, 150\] .* A program reads 64 inputs at a time: add the pr
 WRONG_PRODUCTS = {
     "rounded": r"with x \[3, 7\] .* All are nearly right, so inputs were rounded",
     "not transposed": "product raised ",
+    "sum not kept": r"value 0 of 5 is 0\.0000, .* `tl\.dot` returns the sum and does not change `acc`",
     "last round": ROUNDS,
     "first round": ROUNDS,
     "program": r"with x \[20, 150\] .* value 128 of 200 is ",
@@ -217,7 +220,9 @@ def merge(
     elif WRONG == "from the first":
         top = tl.sum(tl.where(s == 0, largest, 0.0), axis=0)
     weights = tl.exp(largest - top)
-    if WRONG == "not weighed":
+    if WRONG == "wrong sign":
+        weights = tl.exp(top - largest)
+    elif WRONG == "not weighed":
         weights = tl.where(in_parts, 1.0, 0.0)
     total = tl.sum(weights * totals, axis=0)
     out = tl.sum(weights[:, None] * accs, axis=0) / total
@@ -241,6 +246,7 @@ WRONG_MERGES = {
     "weighed outputs": ADDED,
     "in logarithms": r"\[1\.0, 1\.0, 1\.0\] .* places from num_parts on have no total to divide by",
     "not weighed": WEIGHED,
+    "wrong sign": WEIGHED,
     "from 0": r"\[-200\.0, .* value 0 of 20 is nan, .* scale by the largest of them, not by 0",
     "from the first": r"value 0 of 20 is nan, .*",
 }
