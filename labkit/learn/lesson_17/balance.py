@@ -10,9 +10,15 @@ from labkit.learn.gates.gate import Report, proven
 from labkit.learn.steps import noted
 
 Balance = Callable[[], DraftBalance]  # or a class of the reader's with the same two methods
-LONG, MOST_IN_A_ROW, MOST_AFTER_GOOD = 1000, 4, 12
+LONG, MOST_IN_A_ROW, MOST_AFTER_GOOD = 1000, 4, 8
 # Steps with drafts, of a request of LONG tokens whose drafts all fail; with pauses that double there are 14.
 MOST_WASTED = 30
+
+ACCOUNTS = (
+    (0, 0, 0),
+    (1, 0, 0, 2, 0, 0, 0, 0, 0),
+    (2, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0),
+)  # right drafts of each step
 
 
 @dataclass
@@ -42,6 +48,8 @@ def check_balance(balance: Balance) -> Report:
 
     def trial() -> None:
         check_all_wrong(Simulated(balance(), lambda _: 0))
+        for right in ACCOUNTS:
+            check_account(balance(), right)
         for right, words in ((MOST_DRAFTS, "all"), (1, "one of seven")):
             paying = Simulated(balance(), lambda _, right=right: right)
             if not all(paying.until(LONG)):
@@ -73,7 +81,7 @@ def check_balance(balance: Balance) -> Report:
                 f"{wasted} steps in a row had wrong ones. Keep no more than a few tokens in the balance."
             )
 
-    return noted(proven("MyBalance", [trial], "Six simulated requests."), "17", "MyBalance", balance)
+    return noted(proven("MyBalance", [trial], "Nine simulated requests."), "17", "MyBalance", balance)
 
 
 def check_all_wrong(request: Simulated) -> None:
@@ -89,6 +97,24 @@ def check_all_wrong(request: Simulated) -> None:
             f"each pause is longer than the one before: of {LONG:,} steps, in which no draft was right, "
             f"{sum(drafted)} had drafts. If pauses double, there are about 14."
         )
+
+
+def check_account(balance: DraftBalance, right: Sequence[int]) -> None:
+    """Raise BrokenContract unless a request's account, which never gets full, is settled as the lesson says."""
+    saved, pause, resumes_at, num_tokens = 1.0, 16, 0, 1
+    for step, accepted in enumerate(right, 1):
+        num_tokens = max(num_tokens, resumes_at) + accepted + 1
+        saved += accepted - 0.5
+        if saved < 0.5:
+            saved, resumes_at, pause = 1.0, num_tokens + pause, 2 * pause
+        balance.settle(MOST_DRAFTS, accepted, num_tokens)
+        found = balance.saved, balance.pause, balance.resumes_at
+        if found != (saved, pause, resumes_at):
+            raise BrokenContract(
+                f"the account holds what drafts brought and cost: after steps with {list(right[:step])} right "
+                f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
+                f"{(saved, pause, resumes_at)}."
+            )
 
 
 def run_of(drafted: Sequence[bool]) -> int:

@@ -14,6 +14,7 @@ from labkit.bench import in_turn
 from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, dial_table, engine_for
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
+from labkit.kernels import ngram_drafts_plain
 from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
@@ -54,24 +55,34 @@ def paper_curves() -> dict[str, dict[float, float]]:
 
 def read_steps(text: str, num_steps: int) -> pd.DataFrame:
     """The first steps with drafts in which the small model goes on with a text: a column per row of a step,
-    with the token that is the row's input, the one that the model makes after it, and whether it is kept."""
-    engine, seen = engine_with(), []
+    with the token that is the row's input, the one that the model makes after it, and whether it is kept. What
+    each step goes on with is printed."""
+    found: list[list[int]] = []  # the text of each step that looked for drafts
+
+    def find(texts: Tensor, lens: Tensor, limits: Tensor, num_drafts: int) -> Tensor:
+        found.append(texts[0, : lens[0]].tolist())
+        slots = torch.arange(len(lens))
+        return ngram_drafts_plain(texts.int(), (lens - 1).int(), slots, limits, num_drafts)
+
+    engine, seen = engine_with(find), []
     step: VerifyStep = engine.readback.verify_step.device_step
     accepted, decode = step.accepted, engine.model.tokenizer.decode
 
     def noted(made: Tensor, drafts: Tensor) -> Tensor:
         num_kept = accepted(made, drafts)
-        seen.append((drafts[0].tolist(), made[0].tolist(), int(num_kept)))
+        seen.append((found[-1], drafts[0].tolist(), made[0].tolist(), int(num_kept)))
         return num_kept
 
     step.accepted = noted
     engine.generate([text], SamplingParams(40, stop_on_eos=False))
     rows = {}
-    for number, (drafts, made, num_kept) in enumerate([each for each in seen if each[0][0] >= 0][:num_steps]):
-        ids = [draft for draft in drafts if draft >= 0]
-        rows[f"step {number + 1}", "input"] = ["the last token", *(repr(decode([i])) for i in ids)]
-        rows[f"step {number + 1}", "made"] = [repr(decode([i])) for i in made[: len(ids) + 1]]
-        rows[f"step {number + 1}", "kept"] = ["yes" if j <= num_kept else "" for j in range(len(ids) + 1)]
+    with_drafts = [each for each in seen if each[1][0] >= 0]
+    for number, (so_far, drafts, made, num_kept) in enumerate(with_drafts[:num_steps], 1):
+        print(f"step {number} goes on with {decode(so_far)!r}")
+        ids = [so_far[-1], *(draft for draft in drafts if draft >= 0)]
+        rows[f"step {number}", "input"] = [repr(decode([i])) for i in ids]
+        rows[f"step {number}", "made"] = [repr(decode([i])) for i in made[: len(ids)]]
+        rows[f"step {number}", "kept"] = ["yes" if j <= num_kept else "" for j in range(len(ids))]
     table = pd.DataFrame(list(rows.values()), index=pd.MultiIndex.from_tuples(rows)).fillna("")
     return table.rename(columns="row {}".format)
 
