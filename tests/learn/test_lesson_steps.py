@@ -94,7 +94,7 @@ UNFILLED = {
         "no error is larger than the bound",
     ],
     "17": [
-        "Nothing was found.",
+        "There is no draft at all.",
         "the token after the last kept draft is kept, too",
         "the step's first row and all kept drafts stay in the cache",
         "a request whose drafts fail stops drafting",

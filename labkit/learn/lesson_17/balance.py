@@ -100,7 +100,7 @@ def check_all_wrong(request: Simulated) -> None:
 
 
 def check_account(balance: DraftBalance, right: Sequence[int]) -> None:
-    """Raise BrokenContract unless a request's account, which never gets full, is settled as the lesson says."""
+    """Raise BrokenContract unless an account, which never gets full here, is settled as the lesson says."""
     saved, pause, resumes_at, num_tokens = 1.0, 16, 0, 1
     for step, accepted in enumerate(right, 1):
         num_tokens = max(num_tokens, resumes_at) + accepted + 1
@@ -111,7 +111,7 @@ def check_account(balance: DraftBalance, right: Sequence[int]) -> None:
         found = balance.saved, balance.pause, balance.resumes_at
         if found != (saved, pause, resumes_at):
             raise BrokenContract(
-                f"the account holds what drafts brought and cost: after steps with {list(right[:step])} right "
+                f"the account holds what drafts brought and cost: after {list(right[:step])} right "
                 f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
                 f"{(saved, pause, resumes_at)}."
             )

@@ -62,8 +62,8 @@ def lookup(
 
     tail: so many last tokens. lowest: the first place that counts; before place 2 `roll` puts the row's end.
     swapped: the two in the wrong order. first: the first place instead. itself: the end counts as a place.
-    anywhere: without a place, from the beginning. shift: the draft begins so many tokens later. to_the_end: no
-    further than the text goes.
+    anywhere: without a place, from the beginning. shift: the draft begins so many tokens later. to_the_end:
+    no further than the text goes.
     """
     last = [row[length - n] for n in range(1, tail + 1)]
     wanted = last[::-1] if swapped else last

@@ -55,8 +55,8 @@ def paper_curves() -> dict[str, dict[float, float]]:
 
 def read_steps(text: str, num_steps: int) -> pd.DataFrame:
     """The first steps with drafts in which the small model goes on with a text: a column per row of a step,
-    with the token that is the row's input, the one that the model makes after it, and whether it is kept. What
-    each step goes on with is printed."""
+    with the token that is the row's input, the one that the model makes after it, and whether it is kept.
+    What each step goes on with is printed."""
     found: list[list[int]] = []  # the text of each step that looked for drafts
 
     def find(texts: Tensor, lens: Tensor, limits: Tensor, num_drafts: int) -> Tensor:

@@ -58,7 +58,7 @@ MISTAKES = [
     (BALANCE, "num_tokens + self.pause", "9999", "the account holds what drafts brought and cost"),
     (BALANCE, "num_tokens + self.pause", "self.pause", "the account holds what drafts brought and cost"),
     (BALANCE, "self.saved < 0.5", "self.saved <= 0.5", "the account holds what drafts brought and cost"),
-    (BALANCE, "self.saved, self.resumes_at = 1.0,", "self.saved, self.resumes_at = 0.5,", "the account holds"),
+    (BALANCE, "self.saved, self.resumes_at = 1.0,", "self.saved, self.resumes_at = 0.5,", "the account"),
     (BALANCE, "num_accepted - 0.5", "num_accepted - 0.4", "the account holds what drafts brought and cost"),
     (BALANCE, "self.pause *= 2", "self.pause *= 3", "the account holds what drafts brought and cost"),
     (BALANCE, "4.0", "2.0", "the account holds what drafts brought and cost"),
