@@ -37,10 +37,7 @@ def started(build: Build, block_size: int = 4) -> InferenceEngine:
 # --- where ------------------------------------------------------------------------------------------------
 
 ONE_WRITE = "Make every block ready first, copies included, then write all rows by one `write_batch`."
-NO_WRITE = (
-    "Collect the block and slot of each request, then write them all by one `write_batch`. If you have "
-    "written that already, no token reaches it: they all count as slow."
-)
+NO_WRITE = "Collect the block and slot of each request, then write them all by one `write_batch`."
 
 
 def own_slots(build: Build) -> None:
@@ -59,6 +56,7 @@ def _own_slots(engine: InferenceEngine) -> None:
         takes_block = any(session.next_token_takes_block for _, session in running)
         num_written: Counter[int] = Counter()
         taken: Counter[int] = Counter()
+        no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
         needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
         with (
             replaced(manager.kv_write, "write", partial(_watched, engine, running, num_written)),
@@ -78,10 +76,21 @@ def _own_slots(engine: InferenceEngine) -> None:
                 raise BrokenContract(
                     f"one write per layer and step: layer {layer_idx} had {num_written[layer_idx]} batched "
                     f"writes in a step of {len(running)} requests{kind}, expected 1. "
-                    f"{ONE_WRITE if num_written[layer_idx] else NO_WRITE}"
+                    f"{ONE_WRITE if num_written[layer_idx] else no_write}"
                 )
         if wrong := TRUE_RECORDS.off(engine):
             raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")
+
+
+def hint_for_no_write(kv_append: object, running: Running) -> str:
+    """What to try if these requests, whose last blocks all have room and one holder, are written one by
+    one."""
+    is_fast = getattr(kv_append, "is_fast", None)  # the reader's, in lesson 02
+    if is_fast is None:
+        return NO_WRITE
+    if all(is_fast(block_ids) for _, session in running for block_ids in session.block_ids_per_layer):
+        return f"`is_fast` is right about them, so the gap is in `write`. {NO_WRITE}"
+    return "Each of these blocks has room and one holder, so its next token is fast: `is_fast` must say True."
 
 
 def _take(taken: Counter[int], layer_idx: int, start: int) -> None:
@@ -105,7 +114,7 @@ def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> 
 def _watched(
     engine: InferenceEngine, running: Running, num_written: Counter[int], inner: Callable[..., str]
 ) -> Callable[..., str]:
-    manager = engine.kv_manager
+    manager, kv_append = engine.kv_manager, engine.decode_step.kv_append
 
     def write(
         k_cache_layer: Tensor,
@@ -128,7 +137,7 @@ def _watched(
             )
         for b, block_index, slot in zip(rows, blocks, slots, strict=True):
             request, session = running[b]
-            if wrong := _wrong_slot(session, layer_idx, block_index, slot):
+            if wrong := _wrong_slot(session, layer_idx, block_index, slot, hasattr(kv_append, "is_fast")):
                 raise BrokenContract(
                     "a token is written after its request's last one, into a block of its own: "
                     f"layer {layer_idx}, request {request.request_id} (row {b}): {wrong}"
@@ -138,16 +147,19 @@ def _watched(
     return write
 
 
-def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slot: int) -> str:
+def _wrong_slot(
+    session: InferenceSession, layer_idx: int, block_index: int, slot: int, has_fast_path: bool
+) -> str:
     manager = session.kv_manager
     offset = manager.layer_offset(layer_idx)
     block_id = offset + block_index
     last_id = session.block_ids_per_layer[layer_idx][-1]
     own_slot = session.num_tokens % manager.block_size  # 0 where a new block begins
     if slot >= manager.block_size and not own_slot:
+        hint = _hint_for_not_ready("The block is full", "takes a new one", has_fast_path)
         return (
             f"slot {slot} of block {block_id} was written, but a block has slots 0 to "
-            f"{manager.block_size - 1}. After a full block a new one begins: `ready_block` takes it."
+            f"{manager.block_size - 1}. {hint}"
         )
     holders = manager.block_refcounts.get(block_id, 0)
     if not holders:
@@ -157,10 +169,8 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
             "of its record, its place in the layer."
         )
     if holders > 1:
-        return (
-            f"block {block_id} was written while it had {holders} holders, expected 1. `ready_block` copies "
-            "a block that others hold, before the write."
-        )
+        hint = _hint_for_not_ready("Others hold this block", "copies it", has_fast_path)
+        return f"block {block_id} was written while it had {holders} holders, expected 1. {hint}"
     if (recorded := manager.info(last_id).block_index) != (own := last_id - offset):
         return (
             f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has "
@@ -173,6 +183,13 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
             "block b and slot b belong to one request."
         )
     return ""
+
+
+def _hint_for_not_ready(reason: str, does: str, has_fast_path: bool) -> str:
+    readied = f"`ready_block` {does} before the write."
+    if has_fast_path:  # lesson 02's first step does without `ready_block`
+        return f"{reason}, so the token is slow: `is_fast` must say False. From step 2 on, {readied}"
+    return f"{reason}: {readied}"
 
 
 # --- failures ---------------------------------------------------------------------------------------------
