@@ -1,5 +1,7 @@
 """Tokens that are read one step behind, where a launch or a reading fails: none is lost, and none doubled."""
 
+from collections import defaultdict
+
 import pytest
 from helpers import (
     Boom,
@@ -14,6 +16,7 @@ from helpers import (
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 
 from labkit import InferenceEngine, SamplingParams
+from labkit.engine import overlap
 from labkit.engine.step.staging import TokenCopy
 from labkit.ladder import OVERLAP
 
@@ -62,6 +65,44 @@ def test_a_launch_that_fails_keeps_the_step_in_flight_for_the_next_call(monkeypa
     assert tokens_by_request(outputs) == {i: e[:4] for i, e in zip(ids, EXPECTED, strict=False)}
     outputs += engine.step()
     assert engine.readback.is_ahead
+    assert_all_get_their_tokens(engine, ids, outputs)
+
+
+@ahead
+@pytest.mark.parametrize("num_steps", [0, 3])
+def test_a_launch_whose_batch_cannot_be_noted_is_taken_back(monkeypatch, options, num_steps):
+    """With nothing in flight, and behind a step that is, when a newcomer makes it another batch."""
+    engine, ids, outputs = started(options, num_steps)
+    ids.append(engine.add_request(PROMPTS[3], EACH_PARAMS[3]))
+    with monkeypatch.context() as patch, pytest.raises(Boom):
+        patch.setattr(overlap, "Batch", failing(overlap.Batch))
+        while True:
+            outputs += engine.step()
+    engine.check_integrity()
+    assert engine.readback.is_ahead == (num_steps > 0) and len(engine.scheduler.running) == 4
+    for request, session in engine.scheduler.running.items():  # the newcomer is not in the step in flight
+        was_there = num_steps > 0 and request.request_id != ids[3]
+        assert session.num_tokens == request.num_tokens - 1 + was_there
+    assert_all_get_their_tokens(engine, ids, outputs)
+
+
+@ahead
+def test_an_error_after_a_launch_has_counted_its_tokens_counts_them_back(monkeypatch, options):
+    """As the handler of a signal may raise it, for which nothing waits."""
+
+    class FailsAfterIt(defaultdict):
+        def __setitem__(self, path, number):
+            if path == "in_place":
+                raise Boom
+            super().__setitem__(path, number)
+
+    engine, ids, outputs = started(options, num_steps=3)
+    before = held_by(engine)
+    with monkeypatch.context() as patch, pytest.raises(Boom):
+        patch.setattr(engine.kv_manager, "append_paths", FailsAfterIt(int, engine.kv_manager.append_paths))
+        engine.step()
+    engine.check_integrity()
+    assert held_by(engine) == before
     assert_all_get_their_tokens(engine, ids, outputs)
 
 
