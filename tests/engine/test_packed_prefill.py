@@ -273,6 +273,22 @@ def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeyp
     assert_no_block_is_lost(engine)
 
 
+def test_a_chunk_behind_first_tokens_that_cannot_be_read_counts_for_nothing(monkeypatch):
+    """Both chunks are given up, and their prompts are computed again: only that is counted."""
+    engine = in_chunks_of(8, prefix_cache=False)
+    counts = record_chunks(engine)
+    for each in zip(PROMPTS, EACH_PARAMS, strict=True):
+        engine.add_request(*each)
+    monkeypatch.setattr(ChunkInFlight, "read", failing(ChunkInFlight.read))
+    engine.step()
+    with pytest.raises(Boom):
+        engine.step()
+    run(engine)
+    num_prompt_tokens = sum(map(len, PROMPTS))
+    assert sum(map(sum, counts)) == 8 + 8 + num_prompt_tokens
+    assert engine.stats().counters.prefill_tokens == num_prompt_tokens
+
+
 # --- a part of the reader's ------------------------------------------------------------------------
 
 
