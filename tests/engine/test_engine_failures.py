@@ -105,6 +105,27 @@ def test_what_was_decoded_before_the_prefill_failed_is_handed_out_later(monkeypa
     assert handed_out == {first: tokens_alone((1, 2, 3), GREEDY), second: tokens_alone((4, 5), GREEDY)}
 
 
+@pytest.mark.parametrize("decode_first", [False, True])
+@pytest.mark.parametrize("rung", ["00", "13"])
+def test_first_tokens_that_were_read_and_then_lost_are_made_again(monkeypatch, rung, decode_first):
+    engine = make_engine(options=LADDER[rung].options, prefix_cache=False, decode_first=decode_first)
+    request_ids = add_all(engine, PROMPTS, EACH_PARAMS)
+    read = engine.prefill.read
+
+    def fails_behind():
+        read()
+        raise Boom
+
+    with monkeypatch.context() as patch, pytest.raises(Boom):
+        patch.setattr(engine.prefill, "read", fails_behind)
+        while True:
+            assert not engine.step()
+    assert [r.request_id for r in engine.scheduler.waiting] == request_ids
+    handed_out = tokens_by_request(run(engine))
+    assert [handed_out[i] for i in request_ids] == EXPECTED
+    assert_no_block_is_lost(engine)
+
+
 @pytest.mark.parametrize("at_call", [0, 4])
 def test_generate_cancels_its_own_requests_when_a_step_fails_and_no_others(monkeypatch, at_call):
     engine = make_engine(prefix_cache=False)
