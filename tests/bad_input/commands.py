@@ -25,6 +25,7 @@ OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "rung_number": ("99", "", "-1", "00,01"),
     "rung_list": ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999),
     "list_of": ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
+    "chances": ("", "x", "-0.1", "1.1", "0.5,", "0.5,,1", "nan", "inf", LONG),
     "rate": ("", "x", "0", "-1", "nan", "inf", "1e9", LONG),
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
     "names_of": ("", "best", "prefix,", "ragged,best"),

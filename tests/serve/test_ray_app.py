@@ -13,8 +13,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import yaml
-from grpc import StatusCode
-from grpc.aio import AioRpcError, Metadata
 from helpers import GREEDY
 from streaming_helpers import TIMEOUT, start, wait_for
 
@@ -23,6 +21,8 @@ from labkit import SamplingParams, load_model
 pytest.importorskip("ray")
 
 import ray
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 from pydantic import ValidationError
 from ray import serve
 from ray.exceptions import ActorDiedError

@@ -84,6 +84,11 @@ def chance(text: str) -> float:
     return value
 
 
+def chances(text: str) -> tuple[float, ...]:
+    """The type of a flag that takes chances separated by commas."""
+    return list_of(chance)(text)
+
+
 def seed(text: str) -> int:
     """The type of a flag that takes the seed of random weights."""
     try:

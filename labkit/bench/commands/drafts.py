@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import COUNT, ModelFlags, chance, list_of, rounds_flag
+from labkit.bench.commands.arguments import COUNT, ModelFlags, chances, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.comparison import in_turn
 from labkit.bench.dial import DialedStep
@@ -49,7 +49,7 @@ class Settings(ModelFlags):
         None,
         "instead of the tasks, drafts that are right with each of these chances, one after another "
         "(default: the tasks run)",
-        Kind(list_of(chance), "P,P,..."),
+        Kind(chances, "P,P,..."),
     )
 
 
