@@ -39,7 +39,17 @@ class Gain:
     def label(self) -> str:
         """The model, the requests and the GPUs, in words."""
         requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
-        return f"{self.model.removeprefix('random:')}, {requests}, {self.gpus} GPUs"
+        return f"{self.name}, {requests}, {self.gpus} GPUs"
+
+    @property
+    def name(self) -> str:
+        """The model's name, without saying that its weights are random."""
+        return self.model.removeprefix("random:")
+
+    @property
+    def kind(self) -> str:
+        """How many GPUs, and which: "2 × H100"."""
+        return f"{self.gpus} × {self.device.removeprefix('NVIDIA ').split()[0]}"
 
 
 def network_of(model: str) -> Network | None:
@@ -102,7 +112,7 @@ def gains_table(gains: Iterable[Gain]) -> pd.DataFrame:
         read = gain.bandwidths and " → ".join(f"{each / 1e9:,.0f}" for each in gain.bandwidths)
         rows.append(
             {
-                "model": gain.model.removeprefix("random:"),
+                "model": gain.name,
                 "GPUs": f"{gain.gpus}",
                 "requests": f"{gain.requests}",
                 "tokens/s, one": f"{one:,.0f}",
@@ -117,17 +127,9 @@ def gains_table(gains: Iterable[Gain]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("model") if rows else pd.DataFrame()
 
 
-def by_model(gains: Sequence[Gain]) -> dict[str, dict[int, dict[int, Comparison]]]:
-    """The comparisons, by model, number of GPUs and of requests."""
-    found: dict[str, dict[int, dict[int, Comparison]]] = {}
-    for gain, name in zip(gains, names_of(gains), strict=True):
-        found.setdefault(name, {}).setdefault(gain.gpus, {})[gain.requests] = gain.comparison
+def by_model(gains: Sequence[Gain]) -> dict[str, dict[str, dict[int, Comparison]]]:
+    """The comparisons, by model, GPUs and number of requests."""
+    found: dict[str, dict[str, dict[int, Comparison]]] = {}
+    for gain in gains:
+        found.setdefault(gain.name, {}).setdefault(gain.kind, {})[gain.requests] = gain.comparison
     return found
-
-
-def names_of(gains: Sequence[Gain]) -> list[str]:
-    """The model of each, with the GPU where they are of different kinds."""
-    models = [gain.model.removeprefix("random:") for gain in gains]
-    if len({gain.device for gain in gains}) <= 1:
-        return models
-    return [f"{model}, {gain.device}" for model, gain in zip(models, gains, strict=True)]

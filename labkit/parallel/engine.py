@@ -129,10 +129,10 @@ class ParallelEngine(InferenceEngine):
     def lead_or_follow(self, drive: Callable[[], Made]) -> Made | None:
         """Call `drive` on rank 0, which may do with the engine whatever it likes, and follow on the others
         until it returns; what it returned, None on those."""
-        if not self.is_leader:
-            self._follow()
-            return None
         with self.ranks.together():
+            if not self.is_leader:
+                self._follow()
+                return None
             made = drive()
             self.ranks.tell("null")
         return made

@@ -9,9 +9,9 @@ from torch import Tensor
 from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.residual_sum import PeerParts, residual_sum_of_peers_triton, words_of
 
-# Of a sum that every rank makes whole. 32 rows of 4,096 took 5 us beside NCCL's 12 on two H100s, 128 of them
-# 11 beside 18; of more, NCCL's ranks make a part each.
-MOST_VALUES = 2**19
+# Of all ranks' parts of a sum that every rank makes whole. 128 rows of 4,096 took 11 us beside NCCL's 18 on
+# two H100s; on four H200s 32 of them paid, and 128 did not. Of more, NCCL's ranks make a part each.
+MOST_VALUES = 2**20
 
 
 class PeerMemorySum:
@@ -23,7 +23,7 @@ class PeerMemorySum:
     def __init__(self, rank: int, size: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         """Made by all ranks together. width: E."""
         self._rank = rank
-        self.most_rows = max(1, MOST_VALUES // width)
+        self.most_rows = max(1, MOST_VALUES // (size * width))
         self._room = words_of(self.most_rows * width, dtype)
         empty = torch.zeros(size, self._room, dtype=torch.int64, device=device)
         self._inboxes = [shared(empty), shared(empty)]

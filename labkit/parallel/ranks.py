@@ -23,7 +23,7 @@ gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 SLICE = timedelta(milliseconds=200)  # between two looks whether another rank has failed
 IDLE = timedelta(hours=1)  # between two looks of a rank that is told nothing: of a fault it is told
-FAULT, STEP, NEWS = "labkit/fault", "labkit/step", "labkit/news"  # keys in the store that all ranks see
+FAULT, WAITS, NEWS = "labkit/fault", "labkit/waits", "labkit/news"  # keys in the store that all ranks see
 
 
 class TorchRanks(Ranks):
@@ -129,6 +129,7 @@ class TorchRanks(Ranks):
         is over."""
         deadline = time.monotonic() + self.timeout
         while not ends():
+            self._store.set(f"{WAITS}/{self.rank}", str(self._num_steps))
             self.check()
             if time.monotonic() > deadline:
                 raise RankError(self._fail(f"{self._late()} did not come within {self.timeout:g} seconds"))
@@ -155,7 +156,6 @@ class TorchRanks(Ranks):
     def together(self) -> Iterator[None]:
         """A block in which all ranks do the same: an error of one becomes RankError on all of them."""
         self._num_steps += 1
-        self._store.set(f"{STEP}/{self.rank}", str(self._num_steps))
         try:
             yield
         except RankError:
@@ -178,9 +178,9 @@ class TorchRanks(Ranks):
         return first
 
     def _late(self) -> str:
-        """The ranks that are behind the others, or all others if none is."""
+        """The ranks that do not wait in this step as this one does, or all others if they do."""
         others = [rank for rank in range(self.size) if rank != self.rank]
-        keys = [f"{STEP}/{rank}" for rank in others]
+        keys = [f"{WAITS}/{rank}" for rank in others]
         steps = [int(self._store.get(key)) if self._store.check([key]) else 0 for key in keys]
         late = [rank for rank, step in zip(others, steps, strict=True) if step < self._num_steps] or others
         return f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late))}"

@@ -14,11 +14,11 @@ ByRequests = Mapping[int, Comparison]
 
 
 @styled
-def draw_gains(gains: Mapping[str, Mapping[int, ByRequests]]) -> Figure:
-    """Draw how many times faster models are on several GPUs: a panel per model, a line per number of GPUs,
-    a point with its interval per number of requests. Hollow grey points cannot be told from 1.
+def draw_gains(gains: Mapping[str, Mapping[str, ByRequests]]) -> Figure:
+    """Draw how many times faster models are on several GPUs: a panel per model, a line per number and
+    kind of GPUs, a point with its interval per number of requests. Hollow grey points cannot be told from 1.
 
-    gains: by model, number of GPUs and number of requests; at least one.
+    gains: by model, GPUs ("2 × H100") and number of requests; at least one.
     """
     fig, axes = figure(3.6, ncols=len(gains), squeeze=False, sharey=True)
     sizes = sorted({gpus for by_gpus in gains.values() for gpus in by_gpus})
@@ -42,7 +42,7 @@ def draw_gains(gains: Mapping[str, Mapping[int, ByRequests]]) -> Figure:
         panel.grid(axis="y")
     axes[0, 0].yaxis.set_major_formatter("×{x:g}")
     axes[0, 0].set_ylabel("times as fast as one GPU")
-    handles = [Line2D([], [], marker="o", color=colour(i), label=f"{n} GPUs") for i, n in enumerate(sizes)]
+    handles = [Line2D([], [], marker="o", color=colour(i), label=gpus) for i, gpus in enumerate(sizes)]
     grey = Line2D([], [], marker="o", color=GREY_INK, markerfacecolor="white", ls="", label="cannot tell")
     bar = Line2D([], [], lw=5, alpha=0.35, color=INK, label=f"{100 * CONFIDENCE:.0f} % interval")
     key_below(fig, [*handles, grey, bar], len(handles) + 2)

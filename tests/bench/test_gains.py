@@ -42,7 +42,7 @@ def test_every_record_has_its_rows_and_the_faster_way_to_sum_is_taken():
     ]
     assert [gain.comparison.speedup for gain in gains] == pytest.approx([2, 2.5, 2.5, 0.667, 0.667], abs=0.01)
     assert gains[0].by_nccl.speedup == pytest.approx(1.25)
-    assert by_model(gains)["gpt2"][2][32].verdict == "slower"
+    assert by_model(gains)["gpt2"]["2 × a"][32].verdict == "slower"
 
 
 def test_each_gpu_reads_its_share_of_the_weights_and_a_sum_has_its_price():

@@ -1,6 +1,5 @@
 """Several ranks, on the CPU by gloo: the tokens of one process, and an end for all when one fails."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,10 @@ from parallel_cases import (
     PROMPTS,
     RUNGS,
     SETTINGS,
+    check_late_and_killed,
     flood,
     model_of,
     outcome,
-    run_ranks,
     seen_by_ranks,
 )
 
@@ -80,13 +79,7 @@ def test_what_one_rank_raises_ends_the_engine_on_all(seen: list[dict[str, Any]])
 
 def test_no_rank_waits_longer_than_the_timeout_and_none_outlives_one_that_is_killed(tmp_path: Path):
     """Rank 1 sleeps, and is killed then."""
-    done = run_ranks("late", tmp_path)
-    (by_rank_0,) = tmp_path.iterdir()
-    seen = json.loads(by_rank_0.read_text())
-    assert seen["error"] == "rank 1 did not come within 3 seconds"
-    assert seen["then"] == BROKEN
-    assert seen["seconds"] < 20
-    assert "exitcode: -9) local_rank: 1" in done.stderr
+    check_late_and_killed(tmp_path, "cpu", size=4)
 
 
 # --- what is refused -------------------------------------------------------------------------------------

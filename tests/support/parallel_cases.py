@@ -1,6 +1,6 @@
 """What several ranks do, and one process as well: started by torchrun, each rank writes what it saw as JSON.
 
-torchrun --nproc-per-node 2 tests/support/parallel_cases.py CASE FOLDER DEVICE
+torchrun --nproc-per-node N tests/support/parallel_cases.py CASE FOLDER DEVICE
 """
 
 import json
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, StreamingServer
+from labkit.engine.guard import BROKEN
 from labkit.engine.step import fused
 from labkit.errors import BrokenEngineError, RankError, RequestError
 from labkit.model import GPT2Config, LanguageModel, load_model
@@ -166,9 +167,11 @@ def within_a_budget(ranks: TorchRanks) -> list[int | str]:
 # --- as tests start them ---------------------------------------------------------------------------------
 
 
-def run_ranks(case: str, folder: Path, device: str = "cpu") -> subprocess.CompletedProcess[str]:
-    """A case by two ranks."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def run_ranks(
+    case: str, folder: Path, device: str = "cpu", size: int = 2
+) -> subprocess.CompletedProcess[str]:
+    """A case by so many ranks."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
     command = [*torchrun, __file__, case, str(folder), device]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -181,11 +184,23 @@ def run_ranks(case: str, folder: Path, device: str = "cpu") -> subprocess.Comple
     return subprocess.CompletedProcess(command, job.returncode, *said)
 
 
-def seen_by_ranks(case: str, folder: Path, device: str = "cpu") -> list[dict[str, Any]]:
-    """What each of two ranks saw."""
-    done = run_ranks(case, folder, device)
+def seen_by_ranks(case: str, folder: Path, device: str = "cpu", size: int = 2) -> list[dict[str, Any]]:
+    """What each of so many ranks saw."""
+    done = run_ranks(case, folder, device, size)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(size)]
+
+
+def check_late_and_killed(folder: Path, device: str, size: int) -> None:
+    """Rank 1 sleeps, and is killed then: all others name it, soon, and end."""
+    done = run_ranks("late", folder, device, size)
+    seen = [json.loads(path.read_text()) for path in folder.iterdir()]
+    assert len(seen) == size - 1, done.stderr[-3000:]
+    for each in seen:
+        assert each["error"] == f"rank 1 did not come within {SOON:g} seconds"
+        assert each["then"] == BROKEN
+        assert each["seconds"] < 20
+    assert "exitcode: -9) local_rank: 1" in done.stderr
 
 
 # --- faults ----------------------------------------------------------------------------------------------
@@ -196,8 +211,13 @@ class Injected(Exception):
 
 
 def run_fault(ranks: TorchRanks, fault: Any, timeout: float = 60.0) -> dict[str, Any]:
-    """Rank 1's step does `fault` in the middle of all requests; what each rank raises, and how soon."""
+    """Rank 1's step does `fault` in the middle of all requests; what each rank raises, and how soon.
+
+    All kernels are loaded before: a GPU may load none while another kernel on it waits.
+    """
     engine = ParallelEngine(load_model("random:small-llama"), ranks, **SETTINGS)
+    for _ in range(2):  # and once more, with what is in the cache then
+        engine.lead_or_follow(lambda: engine.generate(PROMPTS, PARAMS))
     if ranks.rank == 1:
         step, calls = engine.decode_step.device_step, iter(range(100))
         engine.decode_step.device_step = lambda *args: fault() if next(calls) == STEPS_BEFORE else step(*args)

@@ -5,7 +5,7 @@ from functools import cache
 
 import pandas as pd
 
-from labkit.bench.gains import SUMS_PER_LAYER, Gain, all_gains, by_model, names_of
+from labkit.bench.gains import SUMS_PER_LAYER, Gain, all_gains, by_model
 from labkit.bench.limit import decode_limit, on_paper
 from labkit.results import load, load_all
 from labkit.show import draw_gains
@@ -79,16 +79,15 @@ def measured() -> list[Gain]:
 def measured_table(gains: Sequence[Gain]) -> pd.DataFrame | None:
     """A row per gain: measured, and on paper with the price that a sum had there; None if there is none."""
     rows = []
-    for gain, name in zip(gains, names_of(gains), strict=True):
-        model = gain.model.removeprefix("random:")
+    for gain in gains:
         if gain.bandwidths is None or gain.sum_us is None:
             continue
-        paper = gain_on_paper(model, gain.gpus, gain.sum_us, gain.requests, gain.read_bandwidth)
+        paper = gain_on_paper(gain.name, gain.gpus, gain.sum_us, gain.requests, gain.read_bandwidth)
         one, cut = (f"{each / 1e9:,.0f}" for each in gain.bandwidths)
         rows.append(
             {
-                "model": name,
-                "GPUs": f"{gain.gpus}",
+                "model": gain.name,
+                "GPUs": gain.kind,
                 "requests": f"{gain.requests}",
                 "a sum (µs)": f"{gain.sum_us:.1f}",
                 "× on paper": f"{paper:.2f}",
