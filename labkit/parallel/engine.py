@@ -1,7 +1,8 @@
 """An engine on every rank, of which the first is driven and the others follow."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -115,13 +116,20 @@ class ParallelEngine(InferenceEngine):
 
     def _run_step(self) -> None:
         news, self._news = self._news, []
+        with self._together():
+            if self.is_leader:
+                self.ranks.tell(json.dumps(news))
+            super()._run_step()
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """A block in which all ranks do the same, after whose errors this engine does nothing any more."""
         try:
             with self.ranks.together():
-                if self.is_leader:
-                    self.ranks.tell(json.dumps(news))
-                super()._run_step()
+                yield
         except BaseException:
             self.guard.is_broken = True  # ranks may be at different places by now
+            self.ranks.broken.append(self)
             raise
 
     # --- who drives --------------------------------------------------------------------------------
@@ -129,7 +137,7 @@ class ParallelEngine(InferenceEngine):
     def lead_or_follow(self, drive: Callable[[], Made]) -> Made | None:
         """Call `drive` on rank 0, which may do with the engine whatever it likes, and follow on the others
         until it returns; what it returned, None on those."""
-        with self.ranks.together():
+        with self._together():
             if not self.is_leader:
                 self._follow()
                 return None

@@ -66,6 +66,7 @@ class TorchRanks(Ranks):
         self._is_gloo = kind == "cpu"
         self.has_peer_memory = kind == "cuda" and can_share(self.rank, self.size)
         self._num_steps = 0
+        self.broken: list[object] = []  # engines whose graphs may wait for ever: to free one waits for it
 
     def __deepcopy__(self, _memo: object) -> "TorchRanks":
         return self  # a network's copy is of the same ranks

@@ -76,7 +76,7 @@ def tracked(folder: str, pattern: str) -> list[Path]:
     with suppress(OSError):
         git = subprocess.run(["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True)
         if names := git.stdout.splitlines():
-            return sorted(ROOT / name for name in names if Path(name).match(pattern))
+            return sorted(path for name in names if (path := ROOT / name).match(pattern) and path.exists())
     return sorted((ROOT / folder).glob(pattern))
 
 
