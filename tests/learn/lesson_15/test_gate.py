@@ -1,8 +1,8 @@
 """Lesson 15's gates: the hints' kernels with one likely mistake each are refused, with its sentence."""
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from skeletons import Step, solved_shell, steps_of
+from gate_tests import mistake_tests
+from skeletons import steps_of
 
 from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.learn.lesson_15 import gate, traps
@@ -41,26 +41,7 @@ MISTAKES = [
     (GROUP, STEPS[GROUP].pieces[2], "        acc = acc * correction[:, None]", "add weights times values"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def shell() -> InteractiveShell:
-    """Where the notebook's steps have run, filled with their hints."""
-    return solved_shell(NOTEBOOK)
-
-
-def said(shell: InteractiveShell, step: Step, before: str, after: str, capsys) -> str:
-    assert before in step.solved
-    capsys.readouterr()
-    shell.run_cell(step.solved.replace(before, after)).raise_error()
-    told = " ".join(capsys.readouterr().out.split())
-    shell.run_cell(step.solved.rsplit("print(", 1)[0]).raise_error()  # the right kernel again
-    return told
-
-
-@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
-def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
-    told = said(shell, STEPS[step], before, after, capsys)
-    assert "not yet" in told and words in told
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
 
 
 def test_a_kernel_that_loads_each_key_once_per_query_is_refused(shell):

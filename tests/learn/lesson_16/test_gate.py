@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
-from skeletons import solved_shell, steps_of
+from gate_tests import mistake_tests
 
 from labkit.learn.lesson_16 import cost, gate, traps
 from labkit.paths import ROOT
@@ -11,7 +10,6 @@ from labkit.paths import ROOT
 pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "notebooks" / "16_eight_bit_cache.ipynb"
-STEPS = steps_of(NOTEBOOK)
 QUANTIZE, ATTEND, BOUND = range(3)
 MISTAKES = [
     (QUANTIZE, ".clamp(min=2.0**-126)", "", "keep scales above 0"),
@@ -29,21 +27,7 @@ MISTAKES = [
     (BOUND, " * 128 * largest", " * largest", "no error is larger than the bound"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def shell() -> InteractiveShell:
-    """Where the notebook's steps have run, filled with their hints."""
-    return solved_shell(NOTEBOOK)
-
-
-@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
-def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
-    assert before in STEPS[step].solved
-    capsys.readouterr()
-    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
-    told = " ".join(capsys.readouterr().out.split())
-    shell.run_cell(STEPS[step].solved.rsplit("print(", 1)[0]).raise_error()  # the right function again
-    assert "not yet" in told and words in told
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
 
 
 def test_a_quantizer_that_forgets_scales_between_tokens_changes_the_engines_text():

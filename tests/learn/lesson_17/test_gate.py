@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
+from gate_tests import mistake_tests
 from made_records import record_of
-from skeletons import solved_shell, steps_of
 
 from labkit.engine.drafting import DraftBalance
 from labkit.kernels import ngram_drafts_plain
@@ -17,7 +16,6 @@ from labkit.results.drafts import DialedRun
 pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "notebooks" / "17_speculation.ipynb"
-STEPS = steps_of(NOTEBOOK)
 DRAFTS, ACCEPTED, TAKE_BACK, BALANCE = range(4)
 MATCH, START = "(place < lens[:, None])", "start = torch.where(is_match, place, 0).amax(dim=1)"
 MISTAKES = [
@@ -68,21 +66,7 @@ MISTAKES = [
     (BALANCE, "if num_drafts == 0", "if num_drafts == 99", "a step without drafts costs nothing"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def shell() -> InteractiveShell:
-    """Where the notebook's steps have run, filled with their hints."""
-    return solved_shell(NOTEBOOK)
-
-
-@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:30])
-def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
-    assert STEPS[step].solved.count(before) == 1
-    capsys.readouterr()
-    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
-    told = " ".join(capsys.readouterr().out.split())
-    shell.run_cell(STEPS[step].solved.rsplit("display(", 1)[0]).raise_error()  # the right part again
-    assert "not yet" in told and words in told
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
 
 
 def test_the_packages_parts_pass_and_wrong_drafts_change_no_token():

@@ -3,11 +3,9 @@ processes that stay; what a rank can do to the other ends both, and the next che
 
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from skeletons import solved_shell, steps_of
+from gate_tests import mistake_tests
 
 from labkit.learn.lesson_18 import gate, pair, traps
 from labkit.paths import ROOT
@@ -15,7 +13,6 @@ from labkit.paths import ROOT
 pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "notebooks" / "18_several_gpus.ipynb"
-STEPS = steps_of(NOTEBOOK)
 SHARD, LAYER, ORDER = range(3)
 BY_HEAD = "unflatten(0, (3, num_heads, -1)).chunk(size, dim=1)[rank].flatten(0, 2)"
 MISTAKES = [
@@ -44,25 +41,14 @@ MISTAKES = [
     (ORDER, "if load > most", "if load > most + 1", "load comes first"),
 ]  # fmt: skip
 
-
-@pytest.fixture(scope="module")
-def shell() -> Iterator[InteractiveShell]:
-    """Where the notebook's steps have run, filled with their hints."""
-    shell = solved_shell(NOTEBOOK)
-    yield shell
-    shell.user_ns["gate"].PAIR.close()
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
 
 
-@pytest.mark.parametrize(("step", "before", "after", "words"), MISTAKES, ids=lambda value: str(value)[:40])
-def test_a_likely_mistake_is_refused_with_its_sentence(shell, capsys, step, before, after, words):
-    assert before in STEPS[step].solved
-    capsys.readouterr()
-    shell.run_cell(STEPS[step].solved.replace(before, after)).raise_error()
-    told = " ".join(capsys.readouterr().out.split())
-    assert "not yet" in told and words in told, told
+def teardown_module():
+    gate.PAIR.close()
 
 
-def test_the_right_ones_pass_and_what_is_broken_on_purpose_does_not(shell):
+def test_the_right_ones_pass_and_what_is_broken_on_purpose_does_not():
     assert gate.check_shard(traps.shard).ok
     for wrong in (traps.bias_on_every_rank, traps.cut_in_the_middle):
         assert not gate.check_shard(wrong).ok
@@ -103,7 +89,7 @@ def test_the_processes_end_with_the_one_that_asks():
     assert isinstance(job, subprocess.Popen)
 
 
-def test_a_part_that_cannot_be_told_to_others_is_refused(shell):
+def test_a_part_that_cannot_be_told_to_others_is_refused():
     local = object()
 
     def uses_the_notebook(x, layer, ranks):
