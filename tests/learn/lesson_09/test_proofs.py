@@ -79,17 +79,8 @@ def may_round(x, w, acc):
 
 
 @triton.jit
-def product_that_may_round(
-    x_ptr, weight_ptr, out_ptr, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for first in range(0, K, BLOCK_K):
-        k = first + tl.arange(0, BLOCK_K)
-        acc = may_round(load_tile(x_ptr, m, k, M, K), load_tile(weight_ptr, n, k, N, K), acc)
-    store_tile(out_ptr, m, n, M, N, acc)
+def product_that_may_round(x, w, acc):  # refused before it is launched
+    return may_round(x, w, acc)
 
 
 def test_a_product_that_only_a_gpu_rounds_is_refused_by_its_source():
