@@ -97,8 +97,8 @@ class DeviceTimeRecord(Record):
         """How long the GPU works and waits per step at this batch size: a row per rung."""
         rows = {
             rung: {
-                "step (us)": round(step.step_us),
-                "GPU at work (us)": round(step.gpu_busy_us),
+                "step (µs)": round(step.step_us),
+                "GPU at work (µs)": round(step.gpu_busy_us),
                 "GPU idle": f"{100 * step.idle_share:.0f} %",
                 "kernels and copies": round(sum(kernel.count for kernel in step.kernels)),
             }

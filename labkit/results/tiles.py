@@ -59,7 +59,7 @@ def tiles_table(samples: tuple[TunedTile, ...]) -> pd.DataFrame:
         )
         for s in samples
     ]
-    columns = ["product", "rows", "today", "us", "best", "us", "gain", "tried"]
+    columns = ["product", "rows", "today", "µs", "best", "µs", "gain", "tried"]
     return pd.DataFrame(rows, columns=columns).set_index(columns[:2])
 
 

@@ -60,5 +60,5 @@ def attention_table(times: list[AttentionTime], bandwidth: float) -> pd.DataFram
         (t.batch_size, t.context_len, t.kernel, t.splits, round(t.us, 2), round(100 * t.rate / bandwidth, 1))
         for t in times
     ]
-    columns = ["B", "tokens", "kernel", "splits", "us", "% of copy"]
+    columns = ["B", "tokens", "kernel", "splits", "µs", "% of copy"]
     return pd.DataFrame(rows, columns=columns).set_index(columns[:3])

@@ -50,7 +50,7 @@ def run(args: Settings) -> None:
             )
             made = device_time(engine, rung, prompts, args.steps)
             print(
-                f"\nrung {rung}, B = {batch_size}: {made.step_us:.0f} us per step, idle {made.idle_share:.1%}"
+                f"\nrung {rung}, B = {batch_size}: {made.step_us:.0f} µs per step, idle {made.idle_share:.1%}"
             )
             print(kernel_table(made).to_string())
             samples.append(made)
@@ -64,4 +64,4 @@ def run(args: Settings) -> None:
 def kernel_table(made: TracedStep) -> pd.DataFrame:
     """The twelve kernels of a step that take longest: a row per kernel."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
-    return pd.DataFrame(rows, columns=["kernel", "per step", "us"]).set_index("kernel")
+    return pd.DataFrame(rows, columns=["kernel", "per step", "µs"]).set_index("kernel")

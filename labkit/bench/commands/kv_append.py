@@ -50,7 +50,7 @@ def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
     rows: dict[int, dict[str, float]] = {}
     for time in times:
         row = rows.setdefault(time.batch_size, {})
-        row[f"{time.path} (us)"] = round(time.device_us, 2)
+        row[f"{time.path} (µs)"] = round(time.device_us, 2)
     for batch_size, row in rows.items():
         best = max(time.rate for time in times if time.batch_size == batch_size)
         row["best, GB/s"] = round(best / 1e9, 1)

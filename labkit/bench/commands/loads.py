@@ -165,7 +165,7 @@ def floor_in_words(record: LoadsRecord) -> str:
     """The chain of kernels, or why there is none."""
     if record.chain_seconds is None:
         return "no limit by a chain of kernels: a CPU runs none"
-    return f"a chain of {record.kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} us"
+    return f"a chain of {record.kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} µs"
 
 
 def print_left_out(left_out: Mapping[str, Mapping[str, str]]) -> None:

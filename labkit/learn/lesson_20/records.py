@@ -69,7 +69,7 @@ def kernels_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
     rows = {
         part: {
             "kernels per step": round(counts[part]),
-            "us each": round(parts[part] / counts[part], 1),
+            "µs each": round(parts[part] / counts[part], 1),
             "at the limit": round(floor / counts[part], 1),
         }
         for part, floor in step_floors(step, bandwidth).items()

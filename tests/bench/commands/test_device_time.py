@@ -12,8 +12,8 @@ def test_the_table_has_the_twelve_longest_kernels_with_names_that_fit():
     kernels = [KernelTime("k" * 99, 12.04, 50.06), *(KernelTime(f"kernel {i}", 1, 40 - i) for i in range(20))]
     table = kernel_table(TracedStep("09", 8, 256, 1000.0, 900.0, tuple(kernels)))
     assert list(table.index) == ["k" * 70, *(f"kernel {i}" for i in range(11))]
-    assert table.columns.tolist() == ["per step", "us"]
-    assert table.iloc[0].tolist() == [12.0, 50.1] and table["us"].tolist()[1:3] == [40, 39]
+    assert table.columns.tolist() == ["per step", "µs"]
+    assert table.iloc[0].tolist() == [12.0, 50.1] and table["µs"].tolist()[1:3] == [40, 39]
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ RUNS = {  # the command line, what it prints, the fields of each sample, and the
         *(("rung", "batch_size"), [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]),
     ),
     "kv-append": (
-        *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (us)"),
+        *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (µs)"),
         ("batch_size", "path", "num_bytes"),  # keys and values, read and written
         [(b, path, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
     ),
