@@ -180,15 +180,7 @@ def answer(engine: InferenceEngine, prompts: list[list[int]], params: SamplingPa
 def table_of(samples: list[DraftedTask]) -> pd.DataFrame:
     """A row per task."""
     rows = [
-        {
-            "task": f"{sample.task}: {sample.name}",
-            "new tokens": sample.new_tokens,
-            "tokens a step": round(sample.tokens_a_step, 2),
-            "drafted": sample.drafted,
-            "accepted": sample.accepted,
-            "speedup": f"x{sample.comparison.speedup:.2f}",
-            "interval": str(sample.comparison.interval),
-        }
+        {"task": f"{sample.task}: {sample.name}", "new tokens": sample.new_tokens, **worth_of(sample)}
         for sample in samples
     ]
     return pd.DataFrame(rows).set_index("task")
@@ -196,16 +188,16 @@ def table_of(samples: list[DraftedTask]) -> pd.DataFrame:
 
 def dial_table(samples: list[DialedRun]) -> pd.DataFrame:
     """A row per number of requests and chance."""
-    rows = [
-        {
-            "requests": run.requests,
-            "chance": run.chance,
-            "tokens a step": round(run.tokens_a_step, 2),
-            "drafted": run.drafted,
-            "accepted": run.accepted,
-            "speedup": f"x{run.comparison.speedup:.2f}",
-            "interval": str(run.comparison.interval),
-        }
-        for run in samples
-    ]
+    rows = [{"requests": run.requests, "chance": run.chance, **worth_of(run)} for run in samples]
     return pd.DataFrame(rows).set_index("requests")
+
+
+def worth_of(sample: DraftedTask | DialedRun) -> dict[str, Any]:
+    """What both tables say of drafts in a sample."""
+    return {
+        "tokens a step": round(sample.tokens_a_step, 2),
+        "drafted": sample.drafted,
+        "accepted": sample.accepted,
+        "speedup": f"x{sample.comparison.speedup:.2f}",
+        "interval": str(sample.comparison.interval),
+    }
