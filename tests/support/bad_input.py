@@ -76,9 +76,6 @@ class BadInput:
     call: Callable[[World], object]
     error: type[BaseException] = LabkitError
 
-    def __str__(self) -> str:
-        return f"{self.entry}: {self.name} = {self.label}"
-
 
 Call = Callable[..., object]
 

@@ -72,9 +72,6 @@ class NeverRead(collections.abc.Sequence):
     def __getitem__(self, index):
         raise Boom
 
-    def __iter__(self):
-        raise Boom
-
 
 # What is no argument of any kind; each table adds what looks almost right for its own.
 JUNK = {
@@ -104,15 +101,6 @@ JUNK = {
 
 def without(table, *labels):
     return {label: value for label, value in table.items() if label not in labels}
-
-
-def rows(**cases):
-    """Parameters (name, value), a row each, from one table of values for each name."""
-    return [
-        pytest.param(name, value, id=f"{name}: {label}")
-        for name, table in cases.items()
-        for label, value in table.items()
-    ]
 
 
 @contextmanager

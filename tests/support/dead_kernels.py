@@ -12,8 +12,8 @@ TURN = 5  # seconds
 def noticing(get_message: Callable[..., dict]) -> Callable[..., dict]:
     """`RunningKernel.get_message`, waiting in turns. Raises RuntimeError if the kernel is dead."""
 
-    def wait(kernel: RunningKernel, stream: str, timeout: float | None = None) -> dict:
-        end = float("inf") if timeout is None else time.monotonic() + timeout
+    def wait(kernel: RunningKernel, stream: str, timeout: float) -> dict:
+        end = time.monotonic() + timeout
         while True:
             try:
                 return get_message(kernel, stream, max(0, min(TURN, end - time.monotonic())))

@@ -98,19 +98,17 @@ class Gate:
         return streams + [submit(*each) for each in zip(prompts[1:], each_params[1:], strict=True)]
 
 
-def hold(server: StreamingServer, num_steps: int = 20) -> threading.Event:
-    """After so many more steps, the next one waits until the worker is asked for something, such as to
-    close the server, so that a long request has not ended by then. The event is set when a step waits."""
-    step, steps, waits = server.engine.step, count(), threading.Event()
+def hold(server: StreamingServer) -> None:
+    """After six more steps, each waits until the worker is asked for something, such as to close the server,
+    so that a long request has not ended by then."""
+    step, steps = server.engine.step, count()
 
     def wait_and_step():
-        if next(steps) >= num_steps:
-            waits.set()
+        if next(steps) >= 6:
             wait_for(lambda: not server.worker._inbox.empty())
         return step()
 
     server.engine.step = wait_and_step
-    return waits
 
 
 def cpu_seconds(thread) -> float:

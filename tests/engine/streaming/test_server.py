@@ -138,9 +138,10 @@ def test_closing_the_server_ends_each_stream_with_an_error_after_what_it_has(sub
     engine = make_engine(max_batch_size=2)
     prompts = [(1, 2, 3), (5, 6), (7,)]  # the third still waits
     with serving(engine, stream_interval=stream_interval) as server:
-        submit = submit_to(server)
+        gate = Gate(engine)
+        streams = gate.submit_all(submit_to(server), prompts, [LONG] * 3)
         hold(server)
-        streams = [submit(prompt, LONG) for prompt in prompts]
+        gate.allow()
         wait_for(lambda: engine.stats().waiting == 1)  # the engine has them all
         reading = [start(read_until_error, streams[i]) for i in (0, 2)]
         first = next(streams[1]).token_ids
