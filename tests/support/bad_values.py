@@ -33,12 +33,6 @@ class Broken:
     def __index__(self):
         raise RuntimeError("index fails")
 
-    def __hash__(self):
-        raise RuntimeError("hash fails")
-
-    def __eq__(self, other):
-        raise RuntimeError("eq fails")
-
 
 class BrokenList(list):
     def __iter__(self):
