@@ -13,7 +13,7 @@ from labkit.bench.streaming import Traffic, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import StreamError
-from labkit.results.http import BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun
+from labkit.results.http import BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings
 
 TASKS = Traffic(consumers="tasks", tokenize_workers=1)
@@ -45,7 +45,7 @@ class Readers:
             tokens=sum(r["tokens"] for r in readers),
             frames=sum(len(r["times"]) for r in readers),
             ttft=rounded(r["times"][0] - r["sent"] for r in readers),
-            itl=rounded(b - a for r in readers for a, b in pairwise(r["times"])),
+            itl=counted(b - a for r in readers for a, b in pairwise(r["times"])),
             busy=max(each["busy"] for each in told),
         )
 
@@ -119,7 +119,7 @@ def run_in_process(
     run, _ = run_streaming(workload, engine, TASKS)
     felt = run.latency
     frames = len(felt.itl) + len(felt.ttft)
-    return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), rounded(felt.itl), 0.0)
+    return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), counted(felt.itl), 0.0)
 
 
 class ServerCommand:

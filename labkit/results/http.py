@@ -1,6 +1,7 @@
 """Recorded runs of readers that are served in the process, and over HTTP."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar
@@ -13,6 +14,7 @@ from labkit.results.typed import Count, Positive, Time
 
 IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
 SIDES = (IN_PROCESS, BY_PROCESS, BY_THREAD)
+STEP = 1e-5  # seconds, to which times are kept
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,9 @@ class HttpRun(Sample):
     """A run of all readers. Times are in seconds, as the readers have them.
 
     side: how they were served, one of SIDES. seconds: from the first request to the last token. frames: that
-    brought text. ttft: of each reader. itl: all gaps between two frames of a reader. busy: the share of a
-    core that the busiest process of readers took; 0 where they are in the engine's process.
+    brought text. ttft: of each reader. itl: of the gaps between two frames of a reader, how many took so
+    many times `STEP`: see `counted`. busy: the share of a core that the busiest process of readers took; 0
+    where they are in the engine's process.
     """
 
     side: str
@@ -29,7 +32,7 @@ class HttpRun(Sample):
     tokens: Count
     frames: Count
     ttft: tuple[Time, ...]
-    itl: tuple[Time, ...]
+    itl: tuple[tuple[Count, Count], ...]
     busy: Time
 
     @property
@@ -66,10 +69,20 @@ class HttpRecord(Record):
 
 def felt_in(runs: Sequence[HttpRun]) -> dict[str, str]:
     """Percentiles of the runs' pooled times in milliseconds, as a table has them."""
-    pooled = {name: [t for run in runs for t in getattr(run, name)] for name in ("ttft", "itl")}
+    gaps = np.array([each for run in runs for each in run.itl], dtype=int).reshape(-1, 2)
+    pooled = {
+        "TTFT": np.array([t for run in runs for t in run.ttft]),
+        "ITL": STEP * np.repeat(gaps[:, 0], gaps[:, 1]),
+    }
     return {
-        f"{name.upper()} p{p}": f"{1e3 * np.percentile(times, p):.2f}"
+        f"{name} p{p}": f"{1e3 * np.percentile(times, p):.2f}"
         for name, times in pooled.items()
         for p in (50, 99)
-        if times
+        if len(times)
     }
+
+
+def counted(times: Iterable[float]) -> tuple[tuple[int, int], ...]:
+    """Of times in seconds, how many are so many times `STEP`, in rising order: a run has far fewer lengths
+    than gaps."""
+    return tuple(sorted(Counter(round(seconds / STEP) for seconds in times).items()))
