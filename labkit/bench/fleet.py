@@ -119,11 +119,11 @@ class Replica:
 
 
 class Ingress:
-    """A policy, and the load of each replica as this ingress knows it: a replica tells its load when it takes
-    a request; what other ingresses send it later is unknown here."""
+    """A policy, and the load of each replica as this ingress knows it: what it has sent there itself. num: so
+    many ingresses have the same replicas."""
 
-    def __init__(self, policy: str) -> None:
-        self.policy = POLICIES[policy]()
+    def __init__(self, policy: str, num: int) -> None:
+        self.policy = POLICIES[policy](num)
         self.loads: dict[str, int] = {}
         self.seconds: list[float] = []  # that the policy took, measured
 
@@ -227,7 +227,8 @@ class Simulation:
     def __init__(self, fleet: Fleet, replicas: int, seed: int) -> None:
         self.fleet, self.numbers = fleet, random.Random(seed + 1)
         self.live: dict[str, Replica] = {}
-        self.ingresses = [Ingress(fleet.policy) for _ in range(fleet.ingresses)]
+        of_each = 1 if fleet.in_groups else fleet.ingresses
+        self.ingresses = [Ingress(fleet.policy, of_each) for _ in range(fleet.ingresses)]
         self.ends: list[tuple[float, str, int]] = []  # when, which replica, of which version
         self.done, self.most, self.refused = list[Asked](), list[int](), list[float]()
         self.unfinished = self.joined = 0
@@ -280,8 +281,8 @@ class Simulation:
         replica.advance(now)
         replica.waiting.append(asked)
         self.unfinished += 1
+        ingress.loads[name] += 1
         self.go_on(name)
-        ingress.loads[name] = replica.load
 
     def group_of(self, asked: Asked) -> int:
         """The first group, in an order that the beginning alone decides, which has little more than the mean:
@@ -314,7 +315,7 @@ class Simulation:
             self.done.append(ended)
             self.unfinished -= 1
             loads = self.ingresses[ended.ingress].loads
-            loads[name] = max(0, loads[name] - 1)
+            loads[name] -= 1
             self.go_on(name)
 
     def told(self, event: str, rate: float, uncounted: int) -> FleetRun:

@@ -5,8 +5,9 @@ is cached already, but not where others wait.
 """
 
 import json
+import zlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from labkit.json_file import parse_json
 
@@ -68,13 +69,18 @@ class PrefixAffinity:
 
     slack: how many requests more than the least loaded replica another one may have and still be preferred.
     most_pieces: remembered of each replica; the beginnings that were not met for longest are forgotten.
-    order: by what they are sorted.
+    order: by what they are sorted. has_homes: every beginning has a replica that counts as having seen its
+    first piece, the same one for all ingresses, which tell each other nothing: see `home`.
     """
 
     def __init__(
-        self, slack: int = SLACK, most_pieces: int = MOST_PIECES, order: Order = load_then_prefix
+        self,
+        slack: int = SLACK,
+        most_pieces: int = MOST_PIECES,
+        order: Order = load_then_prefix,
+        has_homes: bool = False,
     ) -> None:
-        self.order = order
+        self.order, self.has_homes = order, has_homes
         self.slack, self.most_pieces = slack, most_pieces
         self._seen: dict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
         self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
@@ -88,9 +94,11 @@ class PrefixAffinity:
         for gone in self._seen.keys() - loads.keys():
             del self._seen[gone]
         keys, most = prefix_keys(text), min(loads.values()) + self.slack
+        at_home = home(text[:PIECE], loads) if keys and self.has_homes else None
 
         def key(replica: str) -> tuple[int, ...]:
-            return self.order(loads[replica], most, self._num_seen(replica, keys), self._turns[replica])
+            seen = max(self._num_seen(replica, keys), replica == at_home)
+            return self.order(loads[replica], most, seen, self._turns[replica])
 
         ranked = sorted(loads, key=key)
         self._turn += 1
@@ -112,7 +120,14 @@ class PrefixAffinity:
             seen.popitem(last=False)
 
 
-POLICIES: dict[str, Callable[[], PrefixAffinity | RoundRobin]] = {
-    "prefix": PrefixAffinity,
-    "round-robin": RoundRobin,
+def home(piece: str, replicas: Iterable[str]) -> str:
+    """The replica of a beginning's first piece, in whichever process this is asked: `hash` would differ."""
+    names = sorted(replicas)
+    return names[zlib.crc32(piece.encode()) % len(names)]
+
+
+# By name, what ranks replicas in one of so many ingresses.
+POLICIES: dict[str, Callable[[int], PrefixAffinity | RoundRobin]] = {
+    "prefix": lambda ingresses: PrefixAffinity(has_homes=ingresses > 1),
+    "round-robin": lambda ingresses: RoundRobin(),
 }

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
@@ -117,12 +118,28 @@ class Replica:
 class PolicyRouter(RequestRouter):
     """Serve's request router with one of `POLICIES`, which knows what its ingress has sent where.
 
+    A replica's load is what its ingress has sent and has no end of. Serve's own number is what the replica
+    said when it last took a request, less those of this ingress that have ended since: with several
+    ingresses it never comes down to the truth, and the replica that seems full gets nothing that would tell.
     Ray's own `PrefixCacheAffinityRouter` needs the packages of `ray[llm]`, and prompts that are texts.
     """
 
-    def initialize_state(self, policy: str) -> None:
+    def initialize_state(self, policy: str, ingresses: int) -> None:
         """Called by Serve with `request_router_kwargs`."""
-        self.policy = POLICIES[policy]()
+        self.policy = POLICIES[policy](ingresses)
+        self.unfinished: Counter[Any] = Counter()
+
+    def on_send_request(self, replica_id: Any) -> None:
+        """Called by Serve when a request is sent."""
+        super().on_send_request(replica_id)
+        self.unfinished[replica_id] += 1
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Called by Serve when it has ended, be it refused, and also when it could not be sent."""
+        if self.unfinished[replica_id] <= 1:
+            del self.unfinished[replica_id]
+        else:
+            self.unfinished[replica_id] -= 1
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -132,8 +149,7 @@ class PolicyRouter(RequestRouter):
             return [candidate_replicas]
         pending_request.routing_context.should_backoff = True  # between two rounds in which none had room
         replicas = {each.replica_id.unique_id: each for each in candidate_replicas}
-        sizes = self.replica_queue_len_cache
-        loads = {name: sizes.get(each.replica_id) or 0 for name, each in replicas.items()}
+        loads = {name: self.unfinished[each.replica_id] for name, each in replicas.items()}
         return [[replicas[name]] for name in self.policy.rank(pending_request.args[0].beginning, loads)]
 
 
@@ -270,7 +286,7 @@ def build(args: AppArgs) -> serve.Application:
         health_check_period_s=2,
         request_router_config={
             "request_router_class": PolicyRouter,
-            "request_router_kwargs": {"policy": args.policy},
+            "request_router_kwargs": {"policy": args.policy, "ingresses": args.ingresses},
         },
     )
     # By default one, which knows what every replica has seen. It asks for no core of its own.

@@ -2,7 +2,7 @@
 
 import json
 
-from labkit.serve.affinity import PIECE, PrefixAffinity, RoundRobin, beginning, prefix_keys
+from labkit.serve.affinity import PIECE, POLICIES, PrefixAffinity, RoundRobin, beginning, home, prefix_keys
 
 IDLE = {"a": 0, "b": 0}
 HAMLET, RICHARD = "To be, or not to be" * 20, "Now is the winter" * 20
@@ -39,6 +39,22 @@ def test_load_goes_before_the_beginning():
     assert affinity.rank(HAMLET, {"a": 2, "b": 0})[0] == "a"
     assert affinity.rank(HAMLET, {"a": 3, "b": 0})[0] == "b"
     assert affinity.rank("short", {"a": 4, "b": 3, "c": 0, "d": 1}) == ["c", "d", "b", "a"]
+
+
+def test_ingresses_that_tell_each_other_nothing_send_a_beginning_to_the_same_home():
+    one, other = (POLICIES["prefix"](2) for _ in range(2))
+    texts = [f"{number:03}" * PIECE for number in range(40)]
+    assert [home(text[:PIECE], "abc") for text in texts[:5]] == ["a", "a", "c", "c", "a"]  # in any process
+    chosen = {text: one.rank(text + "?", IDLE)[0] for text in texts}
+    assert {text: other.rank(text + "!", IDLE)[0] for text in reversed(texts)} == chosen
+    assert 10 < list(chosen.values()).count("a") < 30
+    its_home = home(HAMLET[:PIECE], IDLE)
+    (away,) = IDLE.keys() - {its_home}
+    assert one.rank(HAMLET, {its_home: 9, away: 0})[0] == away  # load goes before it
+    assert one.rank(HAMLET, IDLE)[0] == away  # which has seen more by now
+    assert [one.rank("short", IDLE)[0] for _ in range(2)] in (["a", "b"], ["b", "a"])
+    alone = POLICIES["prefix"](1)
+    assert [alone.rank(text, IDLE)[0] for text in texts[:4]] == ["a", "b", "a", "b"]
 
 
 def test_round_robin_asks_neither_for_the_load_nor_for_the_beginning():

@@ -26,12 +26,13 @@ from grpc.aio import AioRpcError, Metadata
 from pydantic import ValidationError
 from ray import serve
 from ray.exceptions import ActorDiedError
+from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve.exceptions import BackPressureError
 
 from labkit import InferenceEngine
 from labkit.paths import ROOT
 from labkit.serve import ray_app
-from labkit.serve.ray_app import AppArgs, Ingress, build
+from labkit.serve.ray_app import AppArgs, Ingress, PolicyRouter, build
 
 NAME, MODEL = "tiny", "data/tiny-gpt2"
 NUMBERS = random.Random(0)
@@ -86,6 +87,25 @@ def test_streams_take_turns_to_send_and_one_alone_waits_for_a_frame_only(monkeyp
         now[0] = time
         asyncio.run(ray_app.Replica.turn(replica))
     assert waited == [0.25, 0.5, 0.5, 0.25]
+
+
+def test_a_load_is_what_this_ingress_has_sent_and_has_no_end_of():
+    router = object.__new__(PolicyRouter)
+    router._use_replica_queue_len_cache = False
+    router.initialize_state("prefix", 4)
+    a, b = (SimpleNamespace(replica_id=ReplicaID(name, DeploymentID("Replica"))) for name in "ab")
+
+    def first():
+        pending = SimpleNamespace(routing_context=SimpleNamespace(), args=[SimpleNamespace(beginning="")])
+        ((replica,), _) = asyncio.run(router.choose_replicas([a, b], pending))
+        return replica
+
+    for _ in range(3):  # and of the ends of what others have sent nobody tells it
+        router.on_send_request(a.replica_id)
+    assert [first(), first()] == [b, b]
+    for number in range(4):  # one more than was sent: a request that could not be
+        router.on_request_completed(a.replica_id, f"{number}")
+    assert [first(), first()] == [a, b] and not router.unfinished
 
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
