@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from labkit.bench.http import Readers, bodies_of
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.workload import Request
+from labkit.engine.stats import EngineCounters
 from labkit.results.replicas import ReplicasRun
 
 if TYPE_CHECKING:  # it needs Ray, an extra
@@ -82,19 +83,21 @@ class Door:
     def run(self, readers: Readers, requests: tuple[Request, ...], within: float) -> ReplicasRun:
         """Have each request asked for by a reader of its own, evenly over so many seconds. Raises StreamError
         if one is not served."""
-        before = self.reused()
+        before = self.counters()
         bodies = bodies_of(self._args.served_model_name, requests)
         times = [within * i / len(requests) for i in range(len(requests))]
         run = readers.run(self._args.policy, self._port, bodies, times)
         time.sleep(UNTIL_TOLD)
+        pairs = [(before[name], now) for name, now in self.counters().items()]
         return ReplicasRun(
             **vars(run),
             replicas=self._args.replicas,
             prompt_tokens=sum(len(request.prompt) for request in requests),
-            reused=tuple(now - before.get(name, 0) for name, now in self.reused().items()),
+            reused=tuple(now.reused_tokens - was.reused_tokens for was, now in pairs),
+            answered=tuple(sum(now.finished.values()) - sum(was.finished.values()) for was, now in pairs),
         )
 
-    def reused(self) -> dict[str, int]:
-        """The prompt tokens that each replica has found in its prefix cache so far."""
+    def counters(self) -> dict[str, EngineCounters]:
+        """What the engine of each replica has counted so far."""
         told = self._handle.broadcast("stats").results(timeout_s=60)  # type: ignore[attr-defined]
-        return {each.replica: each.engine.counters.reused_tokens for each in told}
+        return {each.replica: each.engine.counters for each in told}

@@ -15,12 +15,14 @@ from labkit.results.typed import Count
 class ReplicasRun(HttpRun):
     """A run of all readers. side: by which policy requests are routed.
 
-    prompt_tokens: of all requests. reused: those found in a prefix cache, a number per replica.
+    prompt_tokens: of all requests. reused: those found in a prefix cache, a number per replica. answered: so
+    many requests by each replica, in that order; older records do not say.
     """
 
     replicas: Count
     prompt_tokens: Count
     reused: tuple[Count, ...]
+    answered: tuple[Count, ...] = ()
 
     @property
     def reused_share(self) -> float:

@@ -151,5 +151,6 @@ def require_ray() -> None:
 
 def in_words(run: ReplicasRun) -> str:
     """A run in one line."""
-    rate, share = f"{run.rate:,.0f} tokens/s in {run.seconds:.2f} s", f"{run.reused_share:.1%}"
-    return f"replicas: {run.replicas}, {run.side}: {rate}, {share} of the prompts' tokens reused"
+    rate, answered = f"{run.rate:,.0f} tokens/s in {run.seconds:.2f} s", "+".join(map(str, run.answered))
+    reused = f"{run.reused_share:.1%} of the prompts' tokens reused"
+    return f"replicas: {run.replicas}, {run.side}: {answered} requests, {rate}, {reused}"

@@ -41,5 +41,5 @@ def test_two_replicas_under_both_policies_write_a_record_of_each_load(tmp_path: 
         (2, "prefix", 24),
         (2, "round-robin", 24),
     ]
-    assert len(prefix.reused) == len(turns.reused) == 2
+    assert len(prefix.reused) == len(turns.reused) == 2 and turns.answered == (6, 6)
     assert 0 < sum(turns.reused) < sum(prefix.reused)
