@@ -16,13 +16,13 @@ class ReplicasRun(HttpRun):
     """A run of all readers. side: by which policy requests are routed.
 
     prompt_tokens: of all requests. reused: those found in a prefix cache, a number per replica. answered: so
-    many requests by each replica, in that order; older records do not say.
+    many requests by each replica, in that order; empty in older records.
     """
 
     replicas: Count
     prompt_tokens: Count
     reused: tuple[Count, ...]
-    answered: tuple[Count, ...] = ()
+    answered: tuple[Count, ...]
 
     @property
     def reused_share(self) -> float:

@@ -10,7 +10,16 @@ from labkit.results.replicas import ReplicasRun
 def run(replicas, policy, seconds, reused):
     felt = {"ttft": (0.001, 0.003), "itl": counted((0.002, 0.002003, 0.002, 0.005))}
     return ReplicasRun(
-        policy, seconds, 120, 60, busy=0.5, replicas=replicas, prompt_tokens=1000, reused=reused, **felt
+        policy,
+        seconds,
+        120,
+        60,
+        busy=0.5,
+        replicas=replicas,
+        prompt_tokens=1000,
+        reused=reused,
+        answered=(),
+        **felt,
     )
 
 
