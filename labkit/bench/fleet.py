@@ -201,8 +201,8 @@ class Fleet:
 
 
 class Autoscaler:
-    """As Serve decides with its defaults: more replicas are started when the unfinished requests, the mean of
-    30 s, have asked for them for 30 s."""
+    """As Serve decides: more replicas are started when the unfinished requests, the mean of 30 s, have asked
+    for them for 30 s. The 30 s are Serve's defaults, the requests of a replica labkit's."""
 
     TARGET, PERIOD, DELAY = 32, 30.0, 30.0  # requests of a replica; seconds
 

@@ -2,8 +2,8 @@
 
 from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.delivery import StepOutputs
-from labkit.engine.engine import Chunk, InferenceEngine
-from labkit.engine.request import Completion, FinishReason, StepOutput, Timing
+from labkit.engine.engine import InferenceEngine
+from labkit.engine.request import Chunk, Completion, FinishReason, StepOutput, Timing
 from labkit.engine.sampling import SamplingParams, TokenLogprobs
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.session import InferenceSession

@@ -5,7 +5,6 @@ import copy
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -18,8 +17,8 @@ from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
-from labkit.engine.request import Completion, FinishReason, Request
-from labkit.engine.sampling import SamplingParams, TokenLogprobs, logprobs_of
+from labkit.engine.request import Chunk, Completion, FinishReason, Request
+from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.sizes import check_room, fitted
 from labkit.engine.stats import EngineCounters, EngineStats
@@ -37,20 +36,6 @@ from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, Reque
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-
-
-class Chunk(NamedTuple):
-    """A piece of a stream: whole characters only. `completion` comes with the last piece."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    completion: Completion | None
-
-    @property
-    def logprobs(self) -> tuple[TokenLogprobs, ...]:
-        """Of each token, as `SamplingParams.logprobs` asked for; () if it did not."""
-        return logprobs_of(self.token_ids)
-
 
 IN_SCHEDULER = "say scheduler=SchedulerConfig(max_batch_size=...)"
 IN_CACHE = "say cache=CacheConfig(memory_share=..., max_positions=...)"

@@ -101,6 +101,19 @@ class Completion:
         return f"Completion({', '.join(said)})"
 
 
+class Chunk(NamedTuple):
+    """A piece of a stream: whole characters only. `completion` comes with the last piece."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprobs, ...]:
+        """Of each token, as `SamplingParams.logprobs` asked for; () if it did not."""
+        return logprobs_of(self.token_ids)
+
+
 class StepOutput(NamedTuple):
     """A token of a request, or its end without one. `completion` is None but for the last."""
 

@@ -54,8 +54,9 @@ def scales_of(cache: Tensor) -> Tensor:
 def quantize(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Heads [.., D] in 8 bits, and their scales [..] in bfloat16: a head's largest value is the dtype's.
 
-    Values read back are off by half a scale at most in integers, in float8_e4m3fn by 1/16 of themselves or
-    2^-10 of a scale. Zeros stay zeros. A head with a value that is not finite reads as NaN.
+    Values read back are off by half a scale at most in integers; in float8_e4m3fn, whose numbers have 4
+    significant bits, by 1/16 of themselves or 2^-10 of a scale. Zeros stay zeros. A head with a value that
+    is not finite reads as NaN.
     """
     x, limit = heads.float(), LIMITS[dtype]
     largest = x.abs().amax(-1)

@@ -1,5 +1,6 @@
 """The build steps of each lesson, and the mark that a right one leaves in the reader's progress."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -39,7 +40,10 @@ def share_right(steps: Sequence[str], done: Sequence[str]) -> float:
     return 1.0 if steps[-1] in done else sum(step in done for step in steps) / len(steps)
 
 
-FAILED: dict[str, dict[int, str]] = {}  # by lesson and step: what is wrong with it now, in a sentence
+# By lesson and step: what is wrong with it now, in a sentence without its numbers, which a later step's gate
+# counts in another engine.
+FAILED: dict[str, dict[int, str]] = {}
+NUMBER = re.compile(r"\d[\d,.]*")
 
 
 def noted(report: Report, lesson: str, step: str, part: Callable) -> Report:
@@ -57,7 +61,7 @@ def in_turn(report: Report, lesson: str, number: int) -> Report:
     """The report with its step's number; where the step fails as one before it does, with that step's."""
     failed = FAILED.setdefault(lesson, {})
     failed.pop(number, None)
-    wrong = "" if report.ok else report.text.partition(" breaks a contract: ")[2]
+    wrong = "" if report.ok else NUMBER.sub("#", report.text.partition(" breaks a contract: ")[2])
     same = [f"step {other}" for other in sorted(failed) if other < number and failed[other] == wrong]
     if wrong:
         failed[number] = wrong

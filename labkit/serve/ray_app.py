@@ -118,9 +118,10 @@ class Replica:
 class PolicyRouter(RequestRouter):
     """Serve's request router with one of `POLICIES`, which knows what its ingress has sent where.
 
-    A replica's load is what its ingress has sent and has no end of. Serve's own number is what the replica
-    said when it last took a request, less those of this ingress that have ended since: with several
+    A replica's load is what its ingress has chosen it for and has no end of. Serve's own number is what the
+    replica said when it last took a request, less those of this ingress that have ended since: with several
     ingresses it never comes down to the truth, and the replica that seems full gets nothing that would tell.
+    Of requests that come at once Serve sends none before replicas are chosen for all, so a choice counts.
     Ray's own `PrefixCacheAffinityRouter` needs the packages of `ray[llm]`, and prompts that are texts.
     """
 
@@ -128,6 +129,7 @@ class PolicyRouter(RequestRouter):
         """Called by Serve with `request_router_kwargs`."""
         self.policy = POLICIES[policy](ingresses)
         self.unfinished: Counter[Any] = Counter()
+        self.chosen: dict[Any, Any] = {}  # of requests not sent yet: the replica, by Serve's future of it
 
     def on_send_request(self, replica_id: Any) -> None:
         """Called by Serve when a request is sent."""
@@ -136,10 +138,26 @@ class PolicyRouter(RequestRouter):
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Called by Serve when it has ended, be it refused, and also when it could not be sent."""
+        self.one_less(replica_id)
+
+    def one_less(self, replica_id: Any) -> None:
+        """The replica has one request less."""
         if self.unfinished[replica_id] <= 1:
             del self.unfinished[replica_id]
         else:
             self.unfinished[replica_id] -= 1
+
+    def choose(self, replica_id: Any, sent_to: Any) -> None:
+        """Count a request for the replica it is to be sent to, until it is, or has been given up.
+
+        sent_to: its future of the replica that takes it, which may be another one.
+        """
+        if sent_to in self.chosen:
+            self.one_less(self.chosen[sent_to])
+        else:
+            sent_to.add_done_callback(lambda _: self.one_less(self.chosen.pop(sent_to)))
+        self.chosen[sent_to] = replica_id
+        self.unfinished[replica_id] += 1
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -150,7 +168,9 @@ class PolicyRouter(RequestRouter):
         pending_request.routing_context.should_backoff = True  # between two rounds in which none had room
         replicas = {each.replica_id.unique_id: each for each in candidate_replicas}
         loads = {name: self.unfinished[each.replica_id] for name, each in replicas.items()}
-        return [[replicas[name]] for name in self.policy.rank(pending_request.args[0].beginning, loads)]
+        ranked = self.policy.rank(pending_request.args[0].beginning, loads)
+        self.choose(replicas[ranked[0]].replica_id, pending_request.future)
+        return [[replicas[name]] for name in ranked]
 
 
 class Ingress:

@@ -258,7 +258,7 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
         axes.set(xlim=(0, width), ylim=(num_tables, -0.5))
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of places per request")
+        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of blocks per request")
     return fig
 
 

@@ -133,7 +133,7 @@ def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     axes.set_xlim(0.4, len(watched.flights) + 0.6)
     axes.set_xticks(range(1, len(watched.flights) + 1))
     axes.set_yticks(range(len(request_ids)), [f"request {i}" for i in request_ids])
-    axes.set(ylim=(len(request_ids) - 0.4, -0.6), xlabel="decode step, in the order of their launches")
+    axes.set(ylim=(len(request_ids) - 0.4, -0.6), xlabel="decode steps, in the order of their launches")
     axes.set_title("Whose tokens each step makes, and who gets them")
     key_below(
         fig,

@@ -27,7 +27,6 @@ class Span(NamedTuple):
 
 
 KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
-SHORT = {"norm_linear": "norm+linear", "linear_residual": "linear+add"}
 THIN = 0.5
 
 
@@ -64,8 +63,7 @@ def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end
     for stream, kernel, start, stop in kernels_of(spans):
         if stop - start > 0.09 * end:
             place = ((start + stop) / 2, streams.index(stream) - THIN / 2 - 0.04)
-            text = SHORT.get(kernel, kernel)
-            axes.text(*place, text, ha="center", va="bottom", fontsize=7.5, color=INK)
+            axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
     axes.set_xlim(0, end)
     axes.set_yticks(range(len(streams)), streams)
     axes.set_ylim(len(streams) - 0.6, -0.6)
@@ -73,18 +71,18 @@ def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end
 
 
 def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
-    """Stream, name, start and end of each kernel: a wait and the bytes right after it are one kernel's."""
+    """Stream, name, start and end of each kernel: a wait and what comes right after it are one kernel's."""
     kernels: list[tuple[str, str, float, float]] = []
-    last: dict[str, Span] = {}
+    last: dict[str, tuple[int, Span]] = {}  # by stream: the kernel's place in the list, and its last span
     for span in sorted(spans, key=lambda span: span.start):
-        before = last.get(span.stream)
+        place, before = last.get(span.stream, (0, None))
         goes_on = before is not None and before.state != "moves bytes" and span.state != "waits"
         if goes_on and before.kernel == span.kernel:
-            kernels = [k for k in kernels if k[::2] != (span.stream, before.start)]
-            kernels.append((span.stream, span.kernel, before.start, span.end))
+            kernels[place] = (*kernels[place][:3], span.end)
         else:
+            place = len(kernels)
             kernels.append((span.stream, span.kernel, span.start, span.end))
-        last[span.stream] = span
+        last[span.stream] = place, span
     return kernels
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import matplotlib
-import pandas as pd
 from matplotlib.figure import Figure
 
 from labkit.bench.gains import all_gains, gains_table
@@ -20,6 +19,7 @@ from labkit.results.ranks import RanksRecord
 from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
+from labkit.show.markdown import markdown, ran
 
 PAGES = tuple(
     ROOT / name
@@ -274,11 +274,6 @@ def replicas_of(record: ReplicasRecord) -> str:
     return f"{machine}\n\n{markdown(record.table())}"
 
 
-def ran(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of engines that ran: one that is not installed has nothing but dashes."""
-    return table.loc[lambda rows: (rows != "–").any(axis=1)]
-
-
 def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
     """Why a table of loads has no number in a place: a sentence for each reason."""
     places: dict[str, list[str]] = {}
@@ -287,13 +282,6 @@ def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
             if engine in engines:
                 places.setdefault(reason, []).append(f"{engine} ({kind})")
     return " ".join(f"Left out: {'; '.join(where)}: {reason}." for reason, where in places.items())
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table of text in Markdown, its numbers to the right."""
-    head = " | ".join([str(table.index.name), *table.columns])
-    rows = [" | ".join([str(name), *values]) for name, *values in table.itertuples()]
-    return "\n".join([f"| {head} |", "| --- |" + " ---: |" * len(table.columns), *(f"| {r} |" for r in rows)])
 
 
 def h200_line() -> str:

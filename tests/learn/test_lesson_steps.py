@@ -59,7 +59,7 @@ DONE = {
         "sent in 128 of 128 steps: 128 copies, 227,328 bytes",
         "sent in 4 of 128 steps: 4 copies, 18,432 bytes",
     ],
-    "07": [".*called 1 times in a step of 8 requests, 8 lists looked at"],
+    "07": [".*called once in a step of 8 requests, 8 lists looked at"],
     "09": [".*", ".*", ".*", "norm_linear: yours, merge: yours"],
     "10": [FLOWN] * 3,
     "12": [SEARCHED] * 3,

@@ -32,6 +32,7 @@ from ray.serve.exceptions import BackPressureError
 from labkit import InferenceEngine
 from labkit.paths import ROOT
 from labkit.serve import ray_app
+from labkit.serve.affinity import PIECE, SLACK, home
 from labkit.serve.ray_app import AppArgs, Ingress, PolicyRouter, build
 
 NAME, MODEL = "tiny", "data/tiny-gpt2"
@@ -89,23 +90,63 @@ def test_streams_take_turns_to_send_and_one_alone_waits_for_a_frame_only(monkeyp
     assert waited == [0.25, 0.5, 0.5, 0.25]
 
 
-def test_a_load_is_what_this_ingress_has_sent_and_has_no_end_of():
+def choosing(policy):
+    """A router of that policy behind four ingresses, two replicas, and a function that chooses for a request
+    with that beginning and gives Serve's future of it, too."""
     router = object.__new__(PolicyRouter)
     router._use_replica_queue_len_cache = False
-    router.initialize_state("prefix", 4)
-    a, b = (SimpleNamespace(replica_id=ReplicaID(name, DeploymentID("Replica"))) for name in "ab")
+    router.initialize_state(policy, 4)
+    replicas = [SimpleNamespace(replica_id=ReplicaID(name, DeploymentID("Replica"))) for name in "ab"]
 
-    def first():
-        pending = SimpleNamespace(routing_context=SimpleNamespace(), args=[SimpleNamespace(beginning="")])
-        ((replica,), _) = asyncio.run(router.choose_replicas([a, b], pending))
+    async def choose(beginning, future):
+        pending = SimpleNamespace(
+            routing_context=SimpleNamespace(), args=[SimpleNamespace(beginning=beginning)], future=future
+        )
+        ((replica,), _) = await router.choose_replicas(replicas, pending)
+        return replica
+
+    return router, replicas, choose
+
+
+def test_a_load_is_what_this_ingress_has_sent_and_has_no_end_of():
+    router, (a, b), choose = choosing("prefix")
+
+    async def first():
+        future = asyncio.get_running_loop().create_future()
+        replica = await choose("", future)
+        future.cancel()  # before it was sent
+        await asyncio.sleep(0)
         return replica
 
     for _ in range(3):  # and of the ends of what others have sent nobody tells it
         router.on_send_request(a.replica_id)
-    assert [first(), first()] == [b, b]
+    assert [asyncio.run(first()), asyncio.run(first())] == [b, b]
     for number in range(4):  # one more than was sent: a request that could not be
         router.on_request_completed(a.replica_id, f"{number}")
-    assert [first(), first()] == [a, b] and not router.unfinished
+    assert [asyncio.run(first()), asyncio.run(first())] == [a, b]
+    assert not router.unfinished and not router.chosen
+
+
+def test_of_requests_that_come_at_once_each_choice_counts_before_any_is_sent():
+    router, (a, b), choose = choosing("prefix")
+    texts = (f"{number}".rjust(PIECE, "0") for number in range(100))
+    beginnings = [text for text in texts if home(text, "ab") == "a"]
+
+    async def burst():
+        futures = [asyncio.get_running_loop().create_future() for _ in beginnings]
+        order = [await choose(*each) for each in zip(beginnings, futures, strict=True)]
+        again = await choose(beginnings[0], futures[0])  # it had no room: no second request
+        assert sum(router.unfinished.values()) == len(futures)
+        for replica, future in zip([again, *order[1:]], futures, strict=True):
+            future.set_result(replica)
+            router.on_send_request(replica.replica_id)
+        await asyncio.sleep(0)
+        return order
+
+    order = asyncio.run(burst())
+    assert order.count(a) - order.count(b) in (SLACK, SLACK + 1) and order[: SLACK + 1] == [a] * (SLACK + 1)
+    assert sorted(router.unfinished.values()) == sorted([order.count(a), order.count(b)])
+    assert not router.chosen
 
 
 START = {"type": "http.response.start", "status": 200, "headers": []}

@@ -34,17 +34,18 @@ def test_work_of_host_and_gpu_is_in_lanes_up_to_the_end_of_the_clock():
     assert middles == pytest.approx([0, 0, 1, 0.8, 1.2])  # two kernels at once: one below the other
 
 
-def test_a_wait_and_the_bytes_behind_it_are_one_kernel():
-    states = [("waits", 0.0, 4.0), ("moves bytes", 4.0, 20.0), ("waits", 20.0, 25.0)]
+def test_a_wait_and_what_comes_behind_it_are_one_kernel():
+    states = [("waits", 0.0, 4.0), ("queues for memory", 4.0, 6.0), ("moves bytes", 6.0, 20.0)]
+    states.append(("waits", 20.0, 25.0))
     one = [KernelSpan("main", "attention", *state) for state in states]
     two = [*one, KernelSpan("side", "linear_residual", "moves bytes", 0.0, 10.0)]
     assert kernels_of(two) == [
-        ("side", "linear_residual", 0.0, 10.0),
         ("main", "attention", 0.0, 20.0),
+        ("side", "linear_residual", 0.0, 10.0),
         ("main", "attention", 20.0, 25.0),
     ]
     (axes,) = show.draw_lanes({"two": two}, end=22).axes
-    assert spans(axes.patches) == [(0, 22), (0, 22), (0, 4), (4, 20), (20, 22), (0, 10)]
+    assert spans(axes.patches) == [(0, 22), (0, 22), (0, 4), (4, 6), (6, 20), (20, 22), (0, 10)]
 
 
 def test_launches_are_drawn_to_scale():

@@ -133,7 +133,7 @@ class SlotState:
     ) -> None:
         """Make the device's state that of a step of these requests, each with its session.
 
-        changed: for each table, the requests (by place) whose list of blocks has changed. Subclasses say how.
+        changed: for each table, the requests (by index) whose list of blocks has changed. Subclasses say how.
         """
         raise NotImplementedError
 
@@ -206,7 +206,7 @@ class DeviceSlots(SlotState):
     ) -> None:
         """Make the device's state that of a step of these requests, each with its session.
 
-        changed: for each table, the requests (by place) whose list of blocks has changed.
+        changed: for each table, the requests (by index) whose list of blocks has changed.
         """
         joined: set[int] = set()
         if sessions != self.mapped:
@@ -225,7 +225,7 @@ class DeviceSlots(SlotState):
         self.mapped = []
 
     def _assign(self, sessions: list[InferenceSession]) -> set[int]:
-        """A slot for each session that has none; slots of those that left are free. Who joined, by place."""
+        """A slot for each session that has none; slots of those that left are free. Who joined, by index."""
         gone = self.slot_of.keys() - set(sessions)
         self.forget(gone)
         joined = {b for b, session in enumerate(sessions) if session not in self.slot_of}

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self
 
-from labkit.engine.engine import Chunk
+from labkit.engine.request import Chunk
 from labkit.engine.streaming.worker import Item, Queue, Submission
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError

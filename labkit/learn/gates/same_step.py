@@ -163,7 +163,7 @@ def replays_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
                 raise BrokenContract(
                     f"a step is a replay: the forward was run from Python for a {kind}batch of {batch_size} "
                     "while serving. Capture a graph for each bucket, greedy and not, when the engine is "
-                    "made: a capture while serving would move live slots on."
+                    "made: a capture while serving would move the slots of running requests on."
                 )
             return tokens
 

@@ -21,8 +21,8 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"with requests {list(self.batch_idx)} of a batch of {self.batch_size} (heads: {self.num_heads} "
-            f"of {self.head_dim}) to slots {list(self.pos)} of blocks {list(self.block_idx)}"
+            f"with requests {list(self.batch_idx)} of a batch of {self.batch_size} ({self.num_heads} heads "
+            f"of {self.head_dim} values) to slots {list(self.pos)} of blocks {list(self.block_idx)}"
         )
 
     @property

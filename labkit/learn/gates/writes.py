@@ -131,10 +131,10 @@ def _other_path(case: Case, path: object, expected: str) -> str:
 
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
-    "full_batch": "On that path only the blocks differ: batch_idx is 0, 1, 2, … (a `range`, which equals no "
-    "list), and the slot is a number.",
-    "identity_pos": "On that path blocks and slots differ: batch_idx is 0, 1, 2, … (a `range`, which equals "
-    "no list) and need not be sent.",
+    "full_batch": "On that path only the blocks differ: batch_idx is 0, 1, 2, … (a `range` is never "
+    "equal to a list), and the slot is a number.",
+    "identity_pos": "On that path blocks and slots differ: batch_idx is 0, 1, 2, … (a `range` is never "
+    "equal to a list) and need not be sent.",
     "generic": "On that path the kernel needs the rows of the batch, the blocks and the slots.",
 }
 

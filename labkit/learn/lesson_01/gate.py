@@ -40,7 +40,7 @@ def stale_entry(engine: InferenceEngine) -> str:
             "the list is another session's."
         )
     return (
-        f"layer {layer_idx}, request {request.request_id} (row {row}), place {place} names block "
+        f"layer {layer_idx}, request {request.request_id} (row {row}), entry {place} names block "
         f"{found}, expected {wanted}. {why}"
     )
 
@@ -93,7 +93,7 @@ def rows_of_others(build: Build) -> None:
         if table.shape == expected.shape and len(wrong):
             layer_idx, row, place = wrong[0].tolist()
             raise BrokenContract(
-                f"a row belongs to one session: layer {layer_idx}, row {row}, place {place} names block "
+                f"a row belongs to one session: layer {layer_idx}, row {row}, entry {place} names block "
                 f"{table[layer_idx, row, place].item()}, expected {expected[layer_idx, row, place].item()}, "
                 "after another session has ended, whose place in the batch, or in memory, this one has now. "
                 "Keep rows by the session itself, as `WeakKeyDictionary` does: not by its row, its `id` or "

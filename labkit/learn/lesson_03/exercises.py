@@ -46,19 +46,21 @@ def draw_program(rng: random.Random) -> dict[str, Any]:
     }
 
 
+STARTS = "a program starts at its request's block, its head and its slot, each times its own stride"
 OFFSETS = Exercise(
     name="offsets",
     solution=offsets,
     draw=draw_program,
-    contract="A program starts at its request's block, its head and its slot, each times its own stride. "
-    "Of its BLOCK_D lanes only those with d < D store. Return the offsets, lowest first.",
+    contract="Of its BLOCK_D lanes only those with d < D store. Return the offsets, lowest first.",
 )
 
 
 def check_offsets(attempt: Callable) -> Report:
     """What the gate says of step 2; a right answer is noted in the reader's progress."""
-    verdict = OFFSETS.grade(attempt)
-    return noted(Report(": right" in verdict, verdict[:]), "03", "my_offsets", attempt)
+    name, _, said = OFFSETS.grade(attempt)[:].partition(": ")
+    is_wrong = said.startswith("with ")
+    text = f"{name} breaks a contract: {STARTS}: {said}" if is_wrong else f"{name}: {said}"
+    return noted(Report(said.startswith("right"), text), "03", "my_offsets", attempt)
 
 
 # --- the exercise ----------------------------------------------------------------------------------------

@@ -133,7 +133,8 @@ def reserved(engine: InferenceEngine) -> str:
     except Exception as error:  # whatever the reader's code raises
         return f"reservations: not counted, because the engine {raised(error)}"
     calls, lists, *_ = (counts[count] for count in COUNTS)
-    return f"reserve_token_batch: called {calls} times in a step of 8 requests, {lists} lists looked at"
+    often = "once" if calls == 1 else f"{calls} times"
+    return f"reserve_token_batch: called {often} in a step of 8 requests, {lists} lists looked at"
 
 
 def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:

@@ -14,8 +14,8 @@ from labkit.watch import PlantedError, planted_failure, record_flights
 
 
 class AsksWhoRuns(ReadOneBehind):
-    """A readback that is wrong on purpose: it gives a token to its request if that runs, in whatever session;
-    for demonstration."""
+    """A readback that is wrong on purpose, for demonstration: it gives a token to its request if the request
+    is running, in whatever session."""
 
     def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose request runs."""

@@ -162,7 +162,7 @@ class SimulatedStreams(OperatorMode):
         what = self._called(tensor, before)
         if "workspace" in what:
             raise BrokenContract(
-                f"what two launches write at once, each has for itself: {this} uses {what}, while {before} "
+                f"launches that run at once have workspaces of their own: {this} uses {what}, while {before} "
                 "is still at work there. They would count each other's parts. Each half has its own lane."
             )
         raise BrokenContract(

@@ -151,7 +151,7 @@ ROUNDED_ONCE = (
 )
 UNFILTERED = (
     Case(
-        "a row draws at its own random number",
+        "a row draws with its own random number",
         (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
         "It draws the first token whose cumulated probability is above the number: count those that are not. "
         "Write the token into token_ids, in place. A row's parameters are those of its slot: "

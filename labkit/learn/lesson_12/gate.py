@@ -181,7 +181,7 @@ def nothing_is_sorted(build: Build) -> None:
             raise BrokenContract(
                 f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` "
                 f"({len(seen.sorting)} times in a {'filtered' if case.is_filtered else 'plain'} batch), "
-                "expected no sort and no top-k operator. The tokens are right; now find them without."
+                "expected no sort and no top-k operator. The tokens are right; now find them without a sort."
             )
         if seen.reading:
             raise BrokenContract(

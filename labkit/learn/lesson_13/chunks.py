@@ -134,7 +134,7 @@ class OverBudget(InRows):
 
 
 class GoesBack(InRows):
-    """The next chunk of a prompt repeats the last token of its chunk before."""
+    """The next chunk of a prompt repeats the last token of the chunk before."""
 
     def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
         return super().pack(prompts, [max(0, done - 1) for done in num_computed], counts)

@@ -157,7 +157,7 @@ def check_positions(there: list[int], right: PackedChunk, about: str) -> None:
     if there != right.positions:
         row = first_other(there, right.positions)
         raise BrokenContract(
-            f"positions go on over chunks, each prompt's its own: with {about}, "
+            f"positions go on from chunk to chunk, each prompt's its own: with {about}, "
             f"{at_row(row, there, 'position')}, expected {expected_at(row, right.positions, 'position')}. A "
             "token's position is its place in its prompt, so the first one here is num_computed[p]."
         )

@@ -129,7 +129,7 @@ class Draw(NamedTuple):
     @property
     def words(self) -> str:
         H, T, D = self.keys.shape
-        return f"with {T} tokens in {H} heads of {D}"
+        return f"with {T} tokens in {H} {'head' if H == 1 else 'heads'} of {D} values"
 
 
 def draws() -> Iterator[Draw]:

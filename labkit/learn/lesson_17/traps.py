@@ -19,12 +19,12 @@ def right(drafts: Tensor, made: Tensor) -> Tensor:
 
 
 def keeps_all_that_are_right(drafts: Tensor, made: Tensor) -> Tensor:
-    """Drafts are counted that are right, also after a wrong one."""
+    """Right drafts are counted, also those after a wrong one."""
     return kept(made, ((made[:, :-1] == drafts) & (drafts >= 0)).sum(dim=1))
 
 
 def keeps_every_draft(drafts: Tensor, made: Tensor) -> Tensor:
-    """Every draft is kept, unread."""
+    """Every draft is kept, unchecked."""
     num_drafts = (drafts >= 0).sum(dim=1)
     last = made.gather(1, num_drafts[:, None])
     row = torch.cat([drafts, last], dim=1)

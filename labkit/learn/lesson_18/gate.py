@@ -180,8 +180,8 @@ def check_sums(
         for times, words in ((2, "It was added on every rank."), (0, "No rank added it.")):
             if torch.allclose(total, right + (times - 1) * bias, rtol=1e-4, atol=1e-5):
                 raise BrokenContract(
-                    f"the bias of a sum is added once: of {num_heads} heads, {name}'s is in the "
-                    f"sum {times} times. {words} One rank has it, and the others have None."
+                    f"the bias of a sum is added once: with {num_heads} heads, the bias of {name} is in "
+                    f"the sum {times} times. {words} One rank has it, and the others have None."
                 )
         if half == 0:
             raise BrokenContract(

@@ -54,7 +54,7 @@ def sums_the_residual(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
 
 
 def one_rank_forgets(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
-    """One rank makes a sum fewer than the others."""
+    """One rank makes one sum fewer than the others."""
     x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
     out = layer.mlp_out(layer.mlp_in(x))
     return x + (out if ranks.rank else ranks.sum(out))

@@ -65,7 +65,7 @@ class Marks:
             "text becomes tokens": timing.arrived - self.checked,
             "the request waits in the queue": timing.admitted - timing.arrived,
             "the prompt is computed": timing.tokens[0] - timing.admitted,
-            "the first frame reaches the client": first_text - timing.tokens[0],
+            "the first text reaches the client": first_text - timing.tokens[0],
             "each token after it": (self.received[-1] - first_text) / (len(timing.tokens) - 1),
         }
         return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})

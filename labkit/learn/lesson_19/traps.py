@@ -38,7 +38,7 @@ async def done_whatever_happens(pieces: AsyncIterator[Piece], reply: Reply) -> A
 
 
 async def at_the_next_token(receive: Callable[[], Awaitable[dict[str, Any]]], streams: Sequence[Any]) -> None:
-    """it looks after the client at the next token."""
+    """after the client has left, it waits for one more token before it closes a stream."""
     while (await receive())["type"] != "http.disconnect":
         pass
     for stream in streams:

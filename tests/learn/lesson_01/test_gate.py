@@ -101,8 +101,8 @@ class KeptByContent(Rows):
 STALE = r"a row names the blocks that its request holds now: layer \d, .* again when its list has changed"
 WRONG = {
     NumberOfBlocksAlone: STALE,
-    GlobalIds: r"layer 1, request 0 \(row 0\), place 0 names block 12, expected 0\. .* Subtract `offset`\.",
-    PaddedWithMinusOne: r"place \d names block -1, expected 0\. The request holds \d blocks; .* padding, and",
+    GlobalIds: r"layer 1, request 0 \(row 0\), entry 0 names block 12, expected 0\. .* Subtract `offset`\.",
+    PaddedWithMinusOne: r"entry \d names block -1, expected 0\. The request holds \d blocks; .* padding, and",
     WritesOnlyNewRows: r"a row belongs to one session: .* take no row of the table for right because it was",
     KeepsSessionsThatEnded: r"a session that has ended is forgotten: 4 of 4 that ended are still held, with",
 }

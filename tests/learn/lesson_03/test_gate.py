@@ -143,9 +143,9 @@ IN_ITS_SLOT = "each named request's key is in its slot: with requests "
 NO_OTHER = "only the named slots are written: with requests "
 WRONG = {
     WithoutMask: NO_OTHER
-    + r"\[0, 1, 2\] of a batch of 3 \(heads: 3 of 20\) .* expected no change. Past a head's",
-    LoadsAllLanes: r"a kernel touches the elements of its tensors and nothing else: .*3 of 20.* program "
-    r"\(0, 2\) of full_batch_kernel reads 60 numbers from the first of new_ptr, \[3, 3, 20\]",
+    + r"\[0, 1, 2\] of a batch of 3 \(3 heads of 20 values\) .* expected no change. Past a head's",
+    LoadsAllLanes: r"a kernel touches the elements of its tensors and nothing else: .*3 heads of 20.* "
+    r"program \(0, 2\) of full_batch_kernel reads 60 numbers from the first of new_ptr, \[3, 3, 20\]",
     TwiceByTheGrid: r"no two programs write one number: .*programs \(0, 0, 0\) and \(0, 0, 1\) of full_batch",
     PrefixTakenForAll: r"a kernel touches the elements of its tensors and nothing else: .* \[0, 1\] of a "
     r"batch of 3 .* block_ptr, \[2\], .* The path is wrong, too: a part of the batch is written, and it",

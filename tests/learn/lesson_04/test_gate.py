@@ -148,7 +148,7 @@ KEPT = (
     r"a write uses its own lists, and none that was kept from another write: after a write to slots "
     r"\[2, 0, 1\] of blocks \[4, 1, 2\], each named request's key is in its slot: .* "
 )
-DIFFERING = r"\[0, 1\] of a batch of 2 \(heads: 2 of 16\) to slots \[3, 1\] of blocks \[1, 0\], "
+DIFFERING = r"\[0, 1\] of a batch of 2 \(2 heads of 16 values\) to slots \[3, 1\] of blocks \[1, 0\], "
 WRONG = {
     SubsetTakenForAll: IN_ITS_SLOT
     + r"\[1, 3\] of a batch of 4 .*, the key of request [13] in slot \d of block",

@@ -122,7 +122,7 @@ WRONG = {
     JoinedTheOtherWay: ORDER + r" It is row 2 of the batch\.",
     OneRowAndTheRest: r"the halves are equal, or one row apart: of 4 rows 1 are in the main stream and 3 in",
     CutsSmallBatches: r"a small batch goes through the layers as a whole: one of 3 is cut, and `least_rows`",
-    SharesAttention: r"has for itself: attention in the main stream uses attention's workspace of lane 0",
+    SharesAttention: r"of their own: attention in the main stream uses attention's workspace of lane 0",
     WeightsTwice: r"weights are in memory once: norm_linear 0 of the two halves reads two different weights",
     LaunchesTwice: r"each half is launched once: of 4 rows, 8 went into the layers, in 4 launches",
     OneAfterTheOther: ALONE + "side stream",

@@ -71,7 +71,7 @@ def test_operators_are_launches_views_are_none_and_a_kernel_writes_its_workspace
     with (
         simulated,
         simulated.launching_in(simulated.side),
-        pytest.raises(BrokenContract, match="at once, each has"),
+        pytest.raises(BrokenContract, match="have workspaces of their own"),
     ):
         simulated.names[storage(workspace)] = "the workspace"
         kernel(B)

@@ -78,7 +78,7 @@ WRONG = {
     AllTheRoom: "with [5] tokens left, room for 16, `share_out` returned [16], and prompt 0 has 5",
     BelowZero: "`share_out` returned [5, 2, -1], expected a list of 3 whole numbers, none of them negative",
     FromTheStart: "order: with prompts of [5] tokens, of which [3] are computed, and room for 3, row 0 has",
-    BeginsAtZero: "positions go on over chunks, each prompt's its own",
+    BeginsAtZero: "positions go on from chunk to chunk, each prompt's its own",
     BeginsOneEarly: "`pack` was asked for [5, 3]: make that many rows of each prompt",
     OverBudget: "no chunk is above its budget: with prompts of [5] tokens, of which [0] are computed",
     ForgetsContext: "a prompt's context is what was computed of it before",
@@ -127,4 +127,4 @@ class LateBug(PackedChunk):
 def test_what_only_a_schedule_finds_is_told_with_its_moves(here):
     chunks_made.clear()
     text = here.check(batching=LateBug).text
-    assert "positions go on over chunks" in text and "other moves and this" in text
+    assert "positions go on from chunk to chunk" in text and "other moves and this" in text
