@@ -62,7 +62,8 @@ def test_a_file_that_a_notebook_names_is_there(path):
 
 @every_notebook
 def test_enough_of_a_notebook_is_compared(path):
-    _, *cells = code_cells(path)  # the first says where it runs
+    first, *cells = code_cells(path)
+    assert is_ignored(first)  # it says where it runs, with which versions
     with_output = [cell for cell in cells if cell.outputs]
     assert any(map(is_compared, cells))
     assert sum(map(is_ignored, with_output)) <= 0.5 * len(with_output)
