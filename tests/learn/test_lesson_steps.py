@@ -76,7 +76,7 @@ UNFILLED = {
     "11": [
         "has loaded rows [] of the weight when it waits, expected [0, 1]",
         "of 4 rows, with `least_rows` 4, `cut` makes 1 part, expected 2.",
-        "each has for itself found attention in the main stream uses attention's workspace of lane 0",
+        "of their own found attention in the main stream uses attention's workspace of lane 0",
         "none is in the side stream",
     ],
     "12": ["nothing is sorted found the sampler asked for `sort`"] * 3,

@@ -24,7 +24,7 @@ MISTAKES = [
     (SHARD, "mlp_out.weight.chunk(size, dim=1)[rank]", "mlp_out.weight.chunk(size, dim=1)[1 - rank]",
      "take its own inner values"),
     (SHARD, "layer.attention_out.bias if is_first else None", "layer.attention_out.bias",
-     "attention_out's is in the sum 2 times."),
+     "the bias of attention_out is in the sum 2 times."),
     (SHARD, "layer.mlp_out.bias if is_first else None", "None", "No rank added it"),
     (SHARD, "heads(layer.qkv.bias)", "layer.qkv.bias", "has 12 outputs of qkv and 24 biases"),
     (LAYER, "x = x + ranks.sum(out)", "x = ranks.sum(x + out)", "the first residual is in the sum"),
