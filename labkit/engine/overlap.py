@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.host import DecodeStep
-from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.engine.step.resident import InFlight, ResidentDecodeStep, StepInFlight
 
 
 class NextTokens(NamedTuple):
@@ -116,7 +116,7 @@ class ReadOneBehind:
 
     # --- requests that leave, reads that fail ------------------------------------------------------
 
-    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+    def still_running(self, step: InFlight, running: RunningRequests) -> list[int]:
         """The step's rows whose tokens are handed out: of requests that did not end or lose their blocks."""
         pairs = zip(step.requests, step.sessions, strict=True)
         return [b for b, (request, session) in enumerate(pairs) if running.get(request) is session]
@@ -125,13 +125,13 @@ class ReadOneBehind:
         """Discard the step in flight: no request runs any more."""
         self.in_flight = self._batch = None
 
-    def _cancel(self, step: StepInFlight, running: RunningRequests) -> None:
+    def _cancel(self, step: InFlight, running: RunningRequests) -> None:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
         following = self.in_flight
         self.drop()
-        step.cancel(running)
         if following is not None:
             following.cancel(running)
+        step.cancel(running)
 
 
 def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:

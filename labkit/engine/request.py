@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.checks import QUOTED
-from labkit.engine.drafting import DraftBalance
+from labkit.engine.drafting import DraftBalance, SeenPairs
 from labkit.engine.sampling import (
     RowLogprobs,
     SamplingParams,
@@ -141,6 +141,7 @@ class Request:
     time_lists: list[list[float]] = field(default_factory=list)
     decoder: TextDecoder | None = None  # of a request that has stop strings
     draft_balance: DraftBalance = field(default_factory=DraftBalance)
+    seen_pairs: SeenPairs = field(default_factory=SeenPairs)
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:

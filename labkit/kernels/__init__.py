@@ -47,6 +47,14 @@ from labkit.kernels.split_attention import (
     paged_attention_append_split_triton,
 )
 from labkit.kernels.triton_runtime import require_triton, triton_status
+from labkit.kernels.verify_rows import (
+    accept_drafts_plain,
+    accept_drafts_triton,
+    advance_verified_plain,
+    advance_verified_triton,
+    verify_rows_plain,
+    verify_rows_triton,
+)
 
 __all__ = [
     "HeadTransform",
@@ -59,6 +67,10 @@ __all__ = [
     "SharePlan",
     "ShareWorkspace",
     "SplitWorkspace",
+    "accept_drafts_plain",
+    "accept_drafts_triton",
+    "advance_verified_plain",
+    "advance_verified_triton",
     "draw_plain",
     "draw_triton",
     "embed_slots_plain",
@@ -94,4 +106,6 @@ __all__ = [
     "plan_shares_triton",
     "require_triton",
     "triton_status",
+    "verify_rows_plain",
+    "verify_rows_triton",
 ]

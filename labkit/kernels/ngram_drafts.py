@@ -125,4 +125,4 @@ def check_drafts(
     if num_drafts < 1:
         raise ValueError(f"num_drafts is {num_drafts}, expected 1 or more")
     check_range("slot_mapping", slot_mapping, len(texts))
-    check_range("context_lens", context_lens + 1, texts.shape[1] + 1)
+    check_range("context_lens", context_lens, texts.shape[1], least=-1)  # -1: of a padding slot

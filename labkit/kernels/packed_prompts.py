@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_range, check_rising, check_tensor
 from labkit.kernels.eight_bit import check_caches, quantized, store_scales, write_heads
 from labkit.kernels.head_transform import (
     NO_TRANSFORM,
@@ -227,7 +227,7 @@ def check_packed(
     check_tensor("rows.context_lens", rows.context_lens, shape=(num_prompts,), **integers)
     room = rows.block_tables.shape[1] * k_cache_layer.shape[2]
     check_range("rows.starts", rows.starts, T + 1)
-    check_range("the numbers of rows in rows.starts", rows.starts.diff(), T + 1)
+    check_rising("rows.starts", rows.starts)
     check_range("rows.context_lens", rows.context_lens, room + 1)
     if transform is not None:
         check_transform(transform, first)

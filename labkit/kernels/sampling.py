@@ -378,4 +378,4 @@ def check_draw(
     for name, of_slots, dtype in zip(state._fields, state, DTYPES, strict=True):
         check_tensor(name, of_slots, shape=last_token_ids.shape, **integers | {"dtype": dtype})
     check_range("slot_mapping", slot_mapping, len(last_token_ids))
-    check_range("token_ids", token_ids + 1, logits.shape[1] + 1)  # NO_TOKEN is one less
+    check_range("token_ids", token_ids, logits.shape[1], least=-1)  # NO_TOKEN

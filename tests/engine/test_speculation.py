@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from hypothesis import strategies as st
 from triton_marks import needs_triton
 
 from labkit import CacheConfig, FinishReason, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
-from labkit.engine import speculation
-from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
+from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance, SeenPairs
 from labkit.engine.step.staging import TokenCopy
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
+from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
 from labkit.ladder import BLOCK_PREFIX_CACHE, RAGGED_BATCHES
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.slow
 NGRAMS = replace(BLOCK_PREFIX_CACHE, speculation="ngrams")
 FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_QWEN3}
 families = pytest.mark.parametrize("family", FAMILIES)
+# As on a CPU, or as on a GPU: the next step is launched before one that verifies is read.
+read_when = pytest.mark.parametrize("is_one_behind", [False, True], ids=["at once", "one behind"])
 REPEATED = [(1, 2, 3, 1, 2, 3), (7, 8) * 5, tuple(range(20, 30)) * 2, (5,) * 4, (9, 4, 7)]
 
 
@@ -65,10 +68,11 @@ EACH_PARAMS = st.sampled_from(
     block_size=st.integers(1, 6),
     num_blocks=st.sampled_from([44, 60, 300]),
     max_batch_size=st.integers(1, 6),
+    is_one_behind=st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=16, deadline=None)
 def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
-    family, tiny, requests, block_size, num_blocks, max_batch_size
+    family, tiny, requests, block_size, num_blocks, max_batch_size, is_one_behind
 ):
     model = model_named(family, tiny)
     prompts, params = zip(*requests, strict=True)
@@ -81,6 +85,7 @@ def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
             max_blocks_per_layer=num_blocks,
             max_batch_size=max_batch_size,
         )
+        engine.readback.is_one_behind = is_one_behind
         request_ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
         outputs = run(engine)
         ends = {o.request_id: o.completion for o in outputs if o.completion}
@@ -118,19 +123,22 @@ def drafting(engine: InferenceEngine, texts: Sequence[tuple[int, ...]], wrong_at
         return drafts % 256 * (drafts >= 0) - 1 * (drafts < 0)
 
     engine.readback.verify_step.device_step.find_drafts = find_drafts
+    engine.readback.repeats = lambda request: True
 
 
 def texts_of(prompts, params) -> list[tuple[int, ...]]:
     return [(*prompt, *tokens_alone(prompt, params)) for prompt in prompts]
 
 
+@read_when
 @pytest.mark.parametrize("wrong_at", [0, 1, 3, 99])
-def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at):
+def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at, is_one_behind):
     """Also of requests that end by a limit, or by a stop string, in the middle of a step's tokens."""
     prompts, whole = REPEATED[:3], SamplingParams(30)
     texts = texts_of(prompts, whole)
     for end in (SamplingParams(13), SamplingParams(30, stop=bytes(texts[1][20:21]).decode("latin1"))):
         engine = make_engine(None, NGRAMS, block_size=3, max_blocks_per_layer=80)
+        engine.readback.is_one_behind = is_one_behind
         drafting(engine, texts, wrong_at)
         params = [whole, end, whole]
         made = tokens_of(engine.generate(prompts, params))
@@ -142,12 +150,15 @@ def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at):
 # --- what stays ------------------------------------------------------------------------------------
 
 
-def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch):
+@read_when
+def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch, is_one_behind):
     monkeypatch.setattr(DraftBalance, "drafts", lambda self, num_tokens: True)
+    monkeypatch.setattr(DraftBalance, "affords_two", lambda self, price: True)
     prompts, params = [tuple(range(30, 41)), tuple(range(50, 60))], SamplingParams(20)
     engine, plain = (
         make_engine(None, o, block_size=2, max_blocks_per_layer=80) for o in (NGRAMS, BLOCK_PREFIX_CACHE)
     )
+    engine.readback.is_one_behind = is_one_behind
     drafting(engine, texts_of(prompts, params), wrong_at=0)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     handed_out = []
@@ -172,7 +183,7 @@ def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch):
 PLACES = {
     "making room": lambda engine: (engine.kv_manager, "reserve_prompt"),
     "telling the device": lambda engine: (engine.decode_step.slots, "update"),
-    "sending texts": lambda engine: (engine.readback.verify_step._staging, "send"),
+    "sending texts": lambda engine: (engine.readback.verify_step, "_send_bounds"),
     "finding drafts": lambda engine: (engine.readback.verify_step.device_step, "find_drafts"),
     "when the device has done it all": lambda e: (e.readback.verify_step._pinned_tokens, "start_copy"),
     "reading": lambda engine: (TokenCopy, "read"),
@@ -206,6 +217,44 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_that_fails_behind_another_loses_nothing(monkeypatch, place):
+    engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
+    engine.readback.is_one_behind = True
+    params = SamplingParams(24)
+    drafting(engine, texts_of(REPEATED[:3], params), wrong_at=2)
+    ids = [engine.add_request(prompt, params) for prompt in REPEATED[:3]]
+    outputs = []
+    while engine.stats().counters.accepted_tokens < 5 or not engine.readback.is_ahead:
+        outputs += engine.step()
+    owner, name = PLACES[place](engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, failing(getattr(owner, name)))
+        with pytest.raises(Boom):
+            engine.step()
+    engine.check_integrity()
+    assert engine.readback.is_ahead == (place != "reading")  # what was launched before can still be read
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
+    assert_no_block_is_lost(engine)
+
+
+def test_a_step_is_launched_before_the_one_in_front_is_read():
+    """As long as the request would draft whatever comes of it; and then the GPU waits for the host once."""
+    engine, params = make_engine(None, NGRAMS, max_blocks_per_layer=40), SamplingParams(50, stop_on_eos=False)
+    engine.readback.is_one_behind = True
+    drafting(engine, texts_of(REPEATED[:1], params))
+    engine.add_request(REPEATED[0], params)
+    ahead = []
+    while engine.has_work:
+        engine.step()
+        ahead.append(engine.readback.is_ahead)
+        engine.check_integrity()
+    counters = engine.stats().counters
+    assert (counters.decode_steps, counters.accepted_tokens) == (7, 49 - 7)  # 7 drafts a step, the last has 0
+    assert ahead == [False, False, *[True] * 6, False]  # the first two are the prompt's
+
+
 def test_logits_that_are_no_numbers_behind_a_draft_end_only_their_own_request(monkeypatch):
     engine = make_engine(None, NGRAMS)
     drafting(engine, texts_of(REPEATED[1:3], SamplingParams(24)))
@@ -213,8 +262,8 @@ def test_logits_that_are_no_numbers_behind_a_draft_end_only_their_own_request(mo
     chunk_logits, params = layers.chunk_logits, SamplingParams(24)
     rows = []
 
-    def broken(token_ids, positions, last_rows):
-        logits = chunk_logits(token_ids, positions, last_rows)
+    def broken(token_ids, positions):
+        logits = chunk_logits(token_ids, positions)
         rows.append(len(logits))
         if (
             rows[-1] > 8 and max(rows[:-1], default=0) <= 8
@@ -254,6 +303,35 @@ def test_nobody_drafts_while_somebody_asks_for_log_probabilities():
     assert len(made[NGRAMS][1].logprobs) == 12
 
 
+@given(
+    text=st.lists(st.integers(0, 4), min_size=2, max_size=30), splits=st.lists(st.integers(1, 30), max_size=4)
+)
+def test_pairs_are_seen_as_a_text_grows(text, splits):
+    seen = SeenPairs()
+    for length in sorted({min(n, len(text)) for n in [*splits, len(text)]}):
+        num_prompt = max(1, length // 2)
+        pairs = list(pairwise(text[:length]))
+        repeats = seen.repeat(text[:num_prompt], text[num_prompt:length])
+        assert repeats == seen.repeat(text[:num_prompt], text[num_prompt:length])
+        assert repeats == (len(pairs) > 1 and pairs[-1] in pairs[:-1])
+
+
+def test_where_a_step_costs_the_same_without_drafts_it_needs_a_sign_of_them():
+    """As on a GPU: while no two tokens of the text come again, no step looks for drafts."""
+    prompt = REPEATED[4]
+    for num_tokens, foretells in ((8, False), (20, True)):
+        params = SamplingParams(num_tokens, stop_on_eos=False)
+        engine = make_engine(None, NGRAMS, max_blocks_per_layer=40)
+        engine.readback.is_one_behind = True
+        verify_step, launched = engine.readback.verify_step, []
+        launch = verify_step.launch
+        verify_step.launch = lambda *args, launch=launch, each=launched: each.append(1) or launch(*args)
+        (made,) = tokens_of(engine.generate([prompt], params))
+        assert made == tokens_alone(prompt, params)
+        pairs = list(pairwise((*prompt, *made)))
+        assert (len(set(pairs)) < len(pairs)) == foretells == bool(launched)
+
+
 def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
     balance = DraftBalance()
     balance.settle(3, 0, 5)
@@ -270,17 +348,29 @@ def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
     assert balance.saved == MOST_SAVED and balance.pause == FIRST_PAUSE
 
 
+def test_where_a_steps_price_is_shared_each_pays_its_part():
+    """As on a GPU: alone a request pauses after its first bad draft, with others it can go on."""
+    for prompts, num_drafted in ((REPEATED[:1], 7), (REPEATED[:4], 4 * 3 * 7)):
+        params = SamplingParams(16, stop_on_eos=False)
+        engine = make_engine(None, NGRAMS, max_blocks_per_layer=80)
+        engine.readback.is_one_behind = True
+        drafting(engine, texts_of(prompts, params), wrong_at=0)
+        engine.generate(prompts, params)
+        assert engine.stats().counters.drafted_tokens == num_drafted
+        assert engine.stats().counters.accepted_tokens == 0
+
+
 def test_a_request_whose_drafts_fail_goes_on_one_step_ahead_and_tries_again(monkeypatch):
     engine = make_engine(None, NGRAMS, max_blocks_per_layer=40)
     drafting(engine, texts_of([REPEATED[4]], SamplingParams(50, stop_on_eos=False)), wrong_at=0)
     drafted = []
-    verified = speculation.ReadVerified._verified
+    launch = ResidentVerifyStep.launch
 
-    def noted(self, running, limits):
+    def noted(self, running, *args):
         drafted.append(len(next(iter(running)).output_token_ids))
-        return verified(self, running, limits)
+        return launch(self, running, *args)
 
-    monkeypatch.setattr(speculation.ReadVerified, "_verified", noted)
+    monkeypatch.setattr(ResidentVerifyStep, "launch", noted)
     (done,) = engine.generate([REPEATED[4]], SamplingParams(50, stop_on_eos=False))
     assert done.token_ids == tokens_alone(REPEATED[4], SamplingParams(50, stop_on_eos=False))
     first = 2 + 1  # the second bad draft leaves less than the price of a third

@@ -43,6 +43,7 @@ from kernel_calls import (
     linear_residual,
     norm_linear,
     packed,
+    verified,
 )
 
 from labkit.kernels import (
@@ -63,6 +64,7 @@ from labkit.kernels import (
     split_attention,
     tile_tables,
     tiles,
+    verify_rows,
 )
 from labkit.kernels import linear_residual as residual
 
@@ -95,6 +97,7 @@ MODULES = (
     sampling,
     shared_attention,
     split_attention,
+    verify_rows,
 )
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
@@ -180,6 +183,7 @@ def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
 def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
     yield partial(drafts)
+    yield partial(verified)
     for dtype in DTYPES:
         yield partial(ends, dtype)
         yield partial(draw, dtype)
@@ -203,6 +207,7 @@ def quick(arch: int) -> Iterator[Case]:
     if arch not in (NATIVE, TIGHTEST):
         return
     yield partial(drafts)
+    yield partial(verified)
     yield partial(ends, torch.float16)
     yield partial(draw, torch.float16)
     yield from products(torch.float16, list(tiles.TILES))

@@ -23,6 +23,7 @@ from labkit.kernels import (
     shared_attention,
     split_attention,
     tiles,
+    verify_rows,
 )
 from labkit.kernels import linear_residual as residual
 
@@ -189,3 +190,15 @@ def draw(dtype: torch.dtype, B: int = 8, V: int = 50257) -> None:
 def drafts(S: int = 9, W: int = 8200) -> None:
     texts = empty(S, W, dtype=torch.int32)
     ngram_drafts.ngram_drafts_triton(texts, int32(S), int64(8), int64(8), 7)
+
+
+def verified(B: int = 8, K: int = 3, S: int = 9, W: int = 8200) -> None:
+    """What surrounds the forward of a step that verifies drafts."""
+    drafts, made = int64(B, K), int64(B, K + 1)
+    slots = int64(B), int64(S), int32(S), int64(B)
+    verify_rows.verify_rows_triton(drafts, *slots)
+    num_accepted = verify_rows.accept_drafts_triton(made, drafts)
+    mapping, last, lens, ends = slots
+    verify_rows.advance_verified_triton(
+        made, drafts, num_accepted, mapping, ends, last, lens, int64(S), int32(S, W)
+    )

@@ -34,7 +34,9 @@ from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.summed import summed
-from labkit.engine.step.verify import GraphedVerifyStep, ResidentVerifyStep, VerifyStep
+from labkit.engine.step.verify import PLAIN as PLAIN_VERIFY
+from labkit.engine.step.verify import GraphedVerifyStep, VerifyKernels, VerifyStep
+from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
 from labkit.kernels import (
     PagedAttentionAppend,
@@ -45,8 +47,6 @@ from labkit.kernels import (
     kv_append_packed_plain,
     kv_append_packed_triton,
     kv_append_triton_identity_pos,
-    ngram_drafts_plain,
-    ngram_drafts_triton,
     packed_attention_plain,
     packed_attention_triton,
     paged_attention_append_plain,
@@ -116,7 +116,8 @@ def build_readback(
     if parts.options.speculation == "none":
         return parts["readback"](decode_step)
     assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
-    return ReadVerified(decode_step, build_verify_step(parts, network, kv_manager, decode_step))
+    verify_step = build_verify_step(parts, network, kv_manager, decode_step)
+    return ReadVerified(decode_step, verify_step, is_one_behind=kv_manager.k_cache.is_cuda)
 
 
 def build_verify_step(
@@ -131,11 +132,13 @@ def build_verify_step(
         fused_kernels(options, network, kv_manager, on_triton), decoding.layers[0], network.ranks
     )
     attention = PackedAttention(kv_manager, *(PACKED_TRITON if on_triton else PACKED_PLAIN))
+    if decoding.asks_early:
+        kernels = kernels.prefetching
     verify_step = (parts.own("speculation") or VerifyStep)(
         ChunkLayers(decoding, attention, kernels),
         decode_step.slots,
         build_sampler(parts, on_triton),
-        ngram_drafts_triton if on_triton else ngram_drafts_plain,
+        VerifyKernels.on_triton(device) if on_triton else PLAIN_VERIFY,
         kv_manager.max_blocks_per_seq * kv_manager.block_size,
     )
     is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before

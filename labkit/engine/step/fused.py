@@ -132,6 +132,7 @@ class FusedDeviceStep(DeviceStep):
     watch_points: ClassVar[tuple[str, ...]] = ("kernels", "layer")
 
     can_hold: ClassVar[bool] = False  # its products' tiles
+    asks_early = False  # whether its products ask for their weights while they wait
 
     def __init__(
         self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels

@@ -38,13 +38,14 @@ class ChunkLayers(FusedDeviceStep):
             layer_idx, *heads, self.layers[layer_idx].transform
         ).flatten(1)
 
-    def chunk_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor) -> Tensor:
-        """Logits [P, V] after the rows last_rows [P] of a chunk: token_ids and positions [T], int64."""
+    def chunk_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor | None = None) -> Tensor:
+        """Logits [P, V] after the rows last_rows [P] of a chunk, or [T, V] after all: token_ids and positions
+        [T], int64."""
         slots = torch.arange(len(token_ids), device=token_ids.device)  # each row is its own
         x, statistics = self.kernels.embed(slots, token_ids, positions.int(), *self._tables)
         for layer_idx in range(len(self.layers)):
             x, statistics = self.layer(layer_idx, x, statistics)
-        return self.logits(x[last_rows])
+        return self.logits(x if last_rows is None else x[last_rows])
 
 
 class FusedChunkStep(ChunkStep):

@@ -95,7 +95,7 @@ class LanedDeviceStep(FusedDeviceStep):
         it never runs beside the halves."""
         attention, kernels = lanes[0]
         super().__init__(slots, network, attention, kernels)
-        is_small = fits_in_l2(self.layers[0], slots.slot_mapping.device)
+        is_small = self.asks_early = fits_in_l2(self.layers[0], slots.slot_mapping.device)
         if is_small:
             self.kernels = kernels.prefetching
         if not is_small or network.ranks.size > 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
 
 from torch import Tensor
 
@@ -14,6 +15,23 @@ from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.ranges import named_range
+
+
+class InFlight(Protocol):
+    """A step that was launched, and is not read: one token of each request, or several."""
+
+    requests: list[Request]
+    sessions: list[InferenceSession]
+
+    def has(self, request: Request, session: InferenceSession | None) -> bool:
+        """Whether it makes tokens of this request, in this session."""
+
+    def num_ahead(self, request: Request, num_known: int = 0) -> int:
+        """How many tokens a running request's session counts beside those that are certain, with this step in
+        flight: num_known of one in front, that was read, and its own."""
+
+    def cancel(self, running: RunningRequests) -> None:
+        """Undo the launch for the requests that still run."""
 
 
 class StepInFlight:
@@ -34,6 +52,12 @@ class StepInFlight:
         self.is_finite = True  # when it was read: whether every token is one
         self._step = step
         self._tokens = tokens
+
+    def has(self, request: Request, session: InferenceSession | None) -> bool:
+        return request in self.requests and session in self.sessions
+
+    def num_ahead(self, request: Request, num_known: int = 0) -> int:
+        return num_known + 1
 
     def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""

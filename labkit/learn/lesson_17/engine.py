@@ -11,7 +11,8 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.session import InferenceSession
-from labkit.engine.step.verify import NOT_MADE, VerifyStep
+from labkit.engine.step.verify import VerifyStep
+from labkit.kernels.verify_rows import NOT_MADE
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import trained_model

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.engine.step.verify import NOT_MADE
 from labkit.kernels.ngram_drafts import NO_DRAFT
+from labkit.kernels.verify_rows import NOT_MADE
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_17.engine import Accepted, Drafts, TakeBack, same_tokens

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from labkit.engine.step.verify import NOT_MADE
 from labkit.kernels.ngram_drafts import NO_DRAFT
+from labkit.kernels.verify_rows import NOT_MADE
 
 
 def kept(made: Tensor, num_right: Tensor) -> Tensor:

@@ -1,17 +1,16 @@
-"""A step that verifies drafts, of a model that is a table: which rows it computes, and what it draws."""
+"""A step that verifies drafts, of a model that is a table: what it draws, and where it leaves the slots."""
 
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit.engine.sampling import Draws, sample_any
 from labkit.engine.step.samplers import SearchedSampler
-from labkit.engine.step.verify import NOT_MADE, VerifyRows, VerifyStep
-from labkit.kernels import SamplingState, draw_plain, ngram_drafts_plain
+from labkit.engine.step.verify import PLAIN, VerifyStep
+from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels.verify_rows import NOT_MADE
 
 V, S = 5, 5  # tokens, and slots, of which the last is the padding slot
 LOGITS = torch.randn(V, V, generator=torch.Generator().manual_seed(3))  # of what comes after each token
@@ -26,7 +25,7 @@ class Table:
     def begin_chunk(self, rows):
         self.rows = rows
 
-    def chunk_logits(self, token_ids, positions, last_rows):
+    def chunk_logits(self, token_ids, positions):
         assert len(token_ids) == self.rows.starts[-1]  # on a CPU no pad is computed
         self.token_ids, self.positions = token_ids, positions
         return LOGITS[token_ids].clone()
@@ -50,9 +49,10 @@ def make_step(num_requests: int, temperature: float, seeds: list[int], text: lis
         block_tables=torch.zeros(1, S, 8, dtype=torch.int32),
         sampling_state=state,
     )
-    step = VerifyStep(Table(), slots, SearchedSampler(draw_plain), ngram_drafts_plain, width=32)
+    step = VerifyStep(Table(), slots, SearchedSampler(draw_plain), PLAIN, width=32)
     step.texts[:, : len(text)] = torch.tensor(text, dtype=torch.int32)
     step.limits.fill_(4)
+    step.ends.fill_(99)
     return step
 
 
@@ -119,27 +119,3 @@ def test_padding_a_batch_changes_nobodys_tokens_and_no_padding_slot():
         assert padded(4, 0, draws)[:2].tolist() == alone(2, 0, draws).tolist()
         assert padded.slots.context_lens.tolist() == alone.slots.context_lens.tolist()
         assert padded.slots.context_lens[-1] == -1
-
-
-@given(
-    counts=st.lists(st.integers(0, 4), min_size=1, max_size=5),
-    lens=st.lists(st.integers(0, 9), min_size=5, max_size=5),
-)
-@settings(max_examples=60, deadline=None)
-def test_rows_lie_behind_each_other_and_pads_behind_them(counts, lens):
-    """A request with no row is a pad of the batch."""
-    B, width = len(counts), 4
-    lens = torch.tensor(lens[:B])
-    inputs = torch.arange(1, B * width + 1).view(B, width)
-    inputs = inputs.masked_fill(torch.arange(width) >= torch.tensor(counts)[:, None], -1)
-    rows = VerifyRows.of(inputs, lens)
-    expected = [
-        (inputs[b, j].item(), lens[b].item() + j, b, j)
-        for b, count in enumerate(counts)
-        for j in range(min(count, width))
-    ]
-    pads = [(0, 0, 0, 0)] * (B * width - len(expected))
-    columns = (rows.token_ids, rows.positions, rows.requests, rows.ranks)
-    assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected + pads
-    assert rows.starts.tolist() == [sum(counts[:b]) for b in range(B + 1)]
-    assert sorted(rows.place.flatten().tolist()) == list(range(B * width))
