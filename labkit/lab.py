@@ -241,7 +241,7 @@ def start(number: str) -> Lab:
     device = _say_where(f"Lesson {lesson.number}: {lesson.title}")
     scale = GPU_SCALE if device.type == "cuda" else CPU_SCALE
     batches = ", ".join(map(str, scale.batch_sizes))
-    print(f"scale    {scale.name}: measurements use {scale.model}, batches of {batches}")
+    print(f"scale    {scale.name}: measurements use {scale.model}, and batches of {batches} requests")
     return Lab(lesson, device, scale)
 
 

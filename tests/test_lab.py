@@ -32,7 +32,7 @@ def test_a_lesson_begins_with_where_it_runs_and_at_what_scale(monkeypatch, capsy
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"Lesson 05: {LADDER['05'].title}"
     assert [line.split()[0] for line in printed[1:]] == ["device", "versions", "Triton", "scale"]
-    assert printed[-1] == "scale    CPU: measurements use data/tiny-gpt2, batches of 1, 4, 16"
+    assert printed[-1] == "scale    CPU: measurements use data/tiny-gpt2, and batches of 1, 4, 16 requests"
     assert (here.device, here.scale, here.rung) == (torch.device("cpu"), CPU_SCALE, LADDER["05"])
 
 
@@ -42,7 +42,7 @@ def test_with_a_gpu_a_lesson_measures_a_larger_model_there(monkeypatch, capsys):
     here = lab.start("00")
     printed = capsys.readouterr().out.splitlines()
     assert printed[1] == "device   some GPU"
-    assert printed[-1] == "scale    GPU: measurements use random:gpt2, batches of 1, 8, 64"
+    assert printed[-1] == "scale    GPU: measurements use random:gpt2, and batches of 1, 8, 64 requests"
     assert (here.device, here.scale) == (torch.device("cuda"), GPU_SCALE)
 
 

@@ -154,8 +154,8 @@ class Launches:
             self._check_who_is_known(sessions)
             if needless:
                 raise BrokenContract(
-                    f"only what changed is sent: {needless}, where nothing had changed. In a steady step "
-                    "nothing is sent at all."
+                    f"only what changed is sent: {needless}, where nothing had changed. In a step "
+                    "of the same requests, in which no list of blocks has changed, nothing is sent."
                 )
             self._slot_of = dict(zip(sessions, mapping, strict=True))
             self._request_of = dict(zip(sessions, requests, strict=True))

@@ -122,7 +122,9 @@ def _try(
                 "the grid."
             )
     if other_path:
-        raise BrokenContract(f"`write` returns the name of the path that it took: {other_path} Tried {case}.")
+        raise BrokenContract(
+            f"`write` takes the path of its batch, and returns its name: {other_path} Tried {case}."
+        )
 
 
 def _other_path(case: Case, path: object, expected: str) -> str:

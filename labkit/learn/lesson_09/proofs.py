@@ -239,7 +239,9 @@ def _prove_merge(kernel: Any) -> None:
         expected = merge_plain(largest.double(), totals.double(), accs.double())
         with np.errstate(over="ignore"):  # of a wrong kernel, or of places without a part
             made = launch_merge(kernel, largest, totals, accs)
-        where = f"with parts whose largest scores are {list(numbers)} (in row 1 the other way round)"
+        where = f"with parts whose largest scores are {list(numbers)}"
+        if numbers != numbers[::-1]:
+            where += " (in row 1 the other way round)"
         check_numbers(MERGE, where, made, expected, hint)
 
 

@@ -166,9 +166,9 @@ class SimulatedStreams(OperatorMode):
                 "is still at work there. They would count each other's parts. Each half has its own lane."
             )
         raise BrokenContract(
-            f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, without a wait "
-            f"for that. It may get the values from before. A `wait_stream` between the two is missing, or it "
-            "is in the wrong place."
+            f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, and "
+            "nothing makes it wait. It may get the values from before. A `wait_stream` between the two is "
+            "missing, or it is in the wrong place."
         )
 
     def _check_write(self, this: StreamLaunch, tensor: Tensor) -> None:

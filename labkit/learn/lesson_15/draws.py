@@ -124,7 +124,8 @@ class Heads(NamedTuple):
     @property
     def words(self) -> str:
         (_, H, D), G = self.query.shape, self.key.shape[1]
-        return f"with {H} heads of {D} over {G}, and {self.lengths.tolist()} tokens in the cache"
+        heads = f"with {H} heads of {D} numbers over {G} of keys and values"
+        return f"{heads}, and {self.lengths.tolist()} tokens in the cache"
 
     @property
     def lengths(self) -> Tensor:

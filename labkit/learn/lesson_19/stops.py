@@ -45,7 +45,7 @@ def _why_held(text: str, stop: Sequence[str], expected: int) -> str:
         return "No end of the text is the beginning of a stop string."
     end = text[-expected:]
     longer = next(string for string in stop if string.startswith(end))
-    return f"{end!r} is its longest end with which a stop string begins: {longer!r} may follow."
+    return f"{end!r} is its longest end with which a stop string begins: the rest of {longer!r} may follow."
 
 
 def check_stops(make: MakeStops, num_held: Callable[[str, Sequence[str]], int]) -> Report:

@@ -143,7 +143,7 @@ class KernelWithGridTurned(Kernel):
 
 
 IN_ITS_SLOT = "each named request's key is in its slot: with requests "
-ONE_SLOT = "`write` returns the name of the path that it took: the whole batch goes to one slot, and "
+ONE_SLOT = "`write` takes the path of its batch, and returns its name: the whole batch goes to one slot, and "
 KEPT = (
     r"a write uses its own lists, and none that was kept from another write: after a write to slots "
     r"\[2, 0, 1\] of blocks \[4, 1, 2\], each named request's key is in its slot: .* "

@@ -229,13 +229,13 @@ def merge(
     tl.store(out_ptr + tl.program_id(0) * D + d, out, mask=d < D)
 
 
-WEIGHED = r"\[1\.0, 2\.0\] .* Each part is scaled by its own largest score"
-ADDED = r"\[1\.0, 1\.0\] .* Add up the accs and the totals of all parts, and divide once"
+WEIGHED = r"\[1\.0, 2\.0\].* Each part is scaled by its own largest score"
+ADDED = r"\[1\.0, 1\.0\].* Add up the accs and the totals of all parts, and divide once"
 WRONG_MERGES = {
     "forgets the last": ADDED,
     "average": ADDED,
     "weighed outputs": ADDED,
-    "in logarithms": r"\[1\.0, 1\.0, 1\.0\] .* places from num_parts on have no total to divide by",
+    "in logarithms": r"\[1\.0, 1\.0, 1\.0\].* places from num_parts on have no total to divide by",
     "not weighed": WEIGHED,
     "wrong sign": WEIGHED,
     "from 0": r"\[-200\.0, .* value 0 of 20 is nan, .* scale by the largest of them, not by 0",

@@ -113,7 +113,7 @@ ALONE = (
     r"a large batch goes through the layers in two halves beside each other: of 4 rows, .* none is in the "
 )
 BEHIND = r"neither half waits for the other: embed in the {} stream waits for 11 of the 11 kernels of"
-READS = r"a kernel waits for what it reads: {} in the {} stream reads {}, which .* writes, without a wait"
+READS = r"a kernel waits for what it reads: {} in the {} stream reads {}, which .* writes, and nothing makes"
 SLOTS = "the halves are all of the batch: of the slots "
 BOTH = r"both halves are launched: `beside_each_other` returns {}, expected \[Tensor, Tensor\]"
 WRONG = {
