@@ -129,9 +129,9 @@ class ReadOneBehind:
         """Undo a step that could not be read, and the one behind it, which was computed from its tokens."""
         following = self.in_flight
         self.drop()
+        step.cancel(running)
         if following is not None:
             following.cancel(running)
-        step.cancel(running)
 
 
 def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:

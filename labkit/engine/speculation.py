@@ -136,6 +136,14 @@ class ReadVerified(ReadOneBehind):
             return {}
         return going_on
 
+    def _cancel(self, step: InFlight, running: RunningRequests) -> None:
+        """Undo a step that could not be read, and the one behind it. One that verifies comes last: it leaves
+        what is certain, where a plain one takes its own token off."""
+        both = [each for each in (step, self.in_flight) if each is not None]
+        self.drop()
+        for each in sorted(both, key=lambda each: isinstance(each, VerifyInFlight)):
+            each.cancel(running)
+
     def _verified(self, step: VerifyInFlight, running: RunningRequests) -> NextTokens:
         """The tokens of a step in flight, behind which the next one is launched."""
         following = self.in_flight = self._launch_behind(step, running)

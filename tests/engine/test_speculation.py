@@ -1,8 +1,9 @@
 """Speculation: the tokens without drafts, in fewer steps; nothing of a refused draft stays."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 import pytest
 import torch
@@ -236,6 +237,50 @@ def test_a_step_that_fails_behind_another_loses_nothing(monkeypatch, place):
     assert engine.readback.is_ahead == (place != "reading")  # what was launched before can still be read
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
+    assert_no_block_is_lost(engine)
+
+
+@given(
+    failures=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(list(PLACES))), max_size=5),
+    cancelled=st.integers(0, 20),
+    wrong_at=st.sampled_from([0, 1, 3, 99]),
+    drafts=st.lists(st.booleans(), min_size=1, max_size=4),
+)
+@settings(max_examples=40, deadline=None)
+def test_wherever_calls_fail_every_request_has_its_tokens(failures, cancelled, wrong_at, drafts):
+    """Whichever of two steps in flight verifies drafts. failures: so many steps after the one before. drafts:
+    whether there is a sign of them, from call to call."""
+    params = SamplingParams(24, stop_on_eos=False)
+    expected = [tokens_alone(prompt, params) for prompt in REPEATED]
+    engine = make_engine(None, NGRAMS, block_size=3, max_batch_size=4, max_blocks_per_layer=80)
+    engine.readback.is_one_behind = True
+    drafting(engine, texts_of(REPEATED, params), wrong_at)
+    turns = cycle(drafts)
+    engine.readback.repeats = lambda request: next(turns)
+    ids = [engine.add_request(prompt, params) for prompt in REPEATED]
+    outputs = []
+
+    def step() -> None:
+        if len(outputs) >= cancelled and ids[0] in engine.delivery.requests:
+            engine.cancel(ids[0])
+        outputs.extend(engine.step())
+        engine.check_integrity()
+
+    for num_steps, place in failures:
+        for _ in range(num_steps):
+            step()
+        owner, name = PLACES[place](engine)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, name, failing(getattr(owner, name)))
+            with suppress(Boom):
+                step()
+        engine.check_integrity()
+    while engine.has_work:
+        step()
+    handed_out = tokens_by_request(outputs)
+    assert [handed_out[i] for i in ids[1:]] == expected[1:]
+    first = handed_out.get(ids[0], ())
+    assert first == expected[0][: len(first)]
     assert_no_block_is_lost(engine)
 
 
