@@ -1,12 +1,11 @@
 """Speculation: the tokens without drafts, in fewer steps; nothing of a refused draft stays."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from itertools import cycle, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
+from drafting_cases import NGRAMS, PLACES, REPEATED, drafting, texts_of
 from helpers import (
     Boom,
     assert_no_block_is_lost,
@@ -23,7 +22,6 @@ from triton_marks import needs_triton
 
 from labkit import CacheConfig, FinishReason, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
 from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance, SeenPairs
-from labkit.engine.step.staging import TokenCopy
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
@@ -33,12 +31,10 @@ from labkit.model.small import small_model as model_of
 from labkit.options import EngineOptions
 
 pytestmark = pytest.mark.slow
-NGRAMS = replace(BLOCK_PREFIX_CACHE, speculation="ngrams")
 FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_QWEN3}
 families = pytest.mark.parametrize("family", FAMILIES)
 # As on a CPU, or as on a GPU: the next step is launched before one that verifies is read.
 read_when = pytest.mark.parametrize("is_one_behind", [False, True], ids=["at once", "one behind"])
-REPEATED = [(1, 2, 3, 1, 2, 3), (7, 8) * 5, tuple(range(20, 30)) * 2, (5,) * 4, (9, 4, 7)]
 
 
 @pytest.fixture
@@ -109,28 +105,6 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(tiny):
     assert counters.drafted_tokens >= counters.accepted_tokens >= 10
 
 
-def drafting(engine: InferenceEngine, texts: Sequence[tuple[int, ...]], wrong_at: int = 99) -> None:
-    """Have the engine draft how these texts go on, but for the draft at one place, which is wrong."""
-
-    def find_drafts(rows, context_lens, slot_mapping, limits, num_drafts):
-        drafts = torch.full((len(slot_mapping), num_drafts), -1)
-        for b, (slot, limit) in enumerate(zip(slot_mapping.tolist(), limits.tolist(), strict=True)):
-            so_far = tuple(rows[slot, : context_lens[slot] + 1].tolist())
-            for text in texts:
-                if text[: len(so_far)] == so_far:
-                    rest = torch.tensor(text[len(so_far) :][: min(limit, num_drafts)], dtype=torch.int64)
-                    drafts[b, : len(rest)] = rest
-                    drafts[b, wrong_at : wrong_at + 1] += (drafts[b, wrong_at : wrong_at + 1] >= 0) * 1
-        return drafts % 256 * (drafts >= 0) - 1 * (drafts < 0)
-
-    engine.readback.verify_step.device_step.find_drafts = find_drafts
-    engine.readback.repeats = lambda request: True
-
-
-def texts_of(prompts, params) -> list[tuple[int, ...]]:
-    return [(*prompt, *tokens_alone(prompt, params)) for prompt in prompts]
-
-
 @read_when
 @pytest.mark.parametrize("wrong_at", [0, 1, 3, 99])
 def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at, is_one_behind):
@@ -181,16 +155,6 @@ def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch, is_one_
     assert engine.stats().counters.reused_tokens > 40
 
 
-PLACES = {
-    "making room": lambda engine: (engine.kv_manager, "reserve_prompt"),
-    "telling the device": lambda engine: (engine.decode_step.slots, "update"),
-    "sending texts": lambda engine: (engine.readback.verify_step, "_send_bounds"),
-    "finding drafts": lambda engine: (engine.readback.verify_step.device_step, "find_drafts"),
-    "when the device has done it all": lambda e: (e.readback.verify_step._pinned_tokens, "start_copy"),
-    "reading": lambda engine: (TokenCopy, "read"),
-}
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, place):
     engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
@@ -216,88 +180,6 @@ def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, 
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
     assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_a_step_that_fails_behind_another_loses_nothing(monkeypatch, place):
-    engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
-    engine.readback.is_one_behind = True
-    params = SamplingParams(24)
-    drafting(engine, texts_of(REPEATED[:3], params), wrong_at=2)
-    ids = [engine.add_request(prompt, params) for prompt in REPEATED[:3]]
-    outputs = []
-    while engine.stats().counters.accepted_tokens < 5 or not engine.readback.is_ahead:
-        outputs += engine.step()
-    owner, name = PLACES[place](engine)
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, failing(getattr(owner, name)))
-        with pytest.raises(Boom):
-            engine.step()
-    engine.check_integrity()
-    assert engine.readback.is_ahead == (place != "reading")  # what was launched before can still be read
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
-    assert_no_block_is_lost(engine)
-
-
-@given(
-    failures=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(list(PLACES))), max_size=5),
-    cancelled=st.integers(0, 20),
-    wrong_at=st.sampled_from([0, 1, 3, 99]),
-    drafts=st.lists(st.booleans(), min_size=1, max_size=4),
-)
-@settings(max_examples=40, deadline=None)
-def test_wherever_calls_fail_every_request_has_its_tokens(failures, cancelled, wrong_at, drafts):
-    """Whichever of two steps in flight verifies drafts. failures: so many steps after the one before. drafts:
-    whether there is a sign of them, from call to call."""
-    params = SamplingParams(24, stop_on_eos=False)
-    expected = [tokens_alone(prompt, params) for prompt in REPEATED]
-    engine = make_engine(None, NGRAMS, block_size=3, max_batch_size=4, max_blocks_per_layer=80)
-    engine.readback.is_one_behind = True
-    drafting(engine, texts_of(REPEATED, params), wrong_at)
-    turns = cycle(drafts)
-    engine.readback.repeats = lambda request: next(turns)
-    ids = [engine.add_request(prompt, params) for prompt in REPEATED]
-    outputs = []
-
-    def step() -> None:
-        if len(outputs) >= cancelled and ids[0] in engine.delivery.requests:
-            engine.cancel(ids[0])
-        outputs.extend(engine.step())
-        engine.check_integrity()
-
-    for num_steps, place in failures:
-        for _ in range(num_steps):
-            step()
-        owner, name = PLACES[place](engine)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, name, failing(getattr(owner, name)))
-            with suppress(Boom):
-                step()
-        engine.check_integrity()
-    while engine.has_work:
-        step()
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in ids[1:]] == expected[1:]
-    first = handed_out.get(ids[0], ())
-    assert first == expected[0][: len(first)]
-    assert_no_block_is_lost(engine)
-
-
-def test_a_step_is_launched_before_the_one_in_front_is_read():
-    """As long as the request would draft whatever comes of it; and then the GPU waits for the host once."""
-    engine, params = make_engine(None, NGRAMS, max_blocks_per_layer=40), SamplingParams(50, stop_on_eos=False)
-    engine.readback.is_one_behind = True
-    drafting(engine, texts_of(REPEATED[:1], params))
-    engine.add_request(REPEATED[0], params)
-    ahead = []
-    while engine.has_work:
-        engine.step()
-        ahead.append(engine.readback.is_ahead)
-        engine.check_integrity()
-    counters = engine.stats().counters
-    assert (counters.decode_steps, counters.accepted_tokens) == (7, 49 - 7)  # 7 drafts a step, the last has 0
-    assert ahead == [False, False, *[True] * 6, False]  # the first two are the prompt's
 
 
 def test_logits_that_are_no_numbers_behind_a_draft_end_only_their_own_request(monkeypatch):
@@ -361,22 +243,6 @@ def test_pairs_are_seen_as_a_text_grows(text, splits):
         assert repeats == (len(pairs) > 1 and pairs[-1] in pairs[:-1])
 
 
-def test_where_a_step_costs_the_same_without_drafts_it_needs_a_sign_of_them():
-    """As on a GPU: while no two tokens of the text come again, no step looks for drafts."""
-    prompt = REPEATED[4]
-    for num_tokens, foretells in ((8, False), (20, True)):
-        params = SamplingParams(num_tokens, stop_on_eos=False)
-        engine = make_engine(None, NGRAMS, max_blocks_per_layer=40)
-        engine.readback.is_one_behind = True
-        verify_step, launched = engine.readback.verify_step, []
-        launch = verify_step.launch
-        verify_step.launch = lambda *args, launch=launch, each=launched: each.append(1) or launch(*args)
-        (made,) = tokens_of(engine.generate([prompt], params))
-        assert made == tokens_alone(prompt, params)
-        pairs = list(pairwise((*prompt, *made)))
-        assert (len(set(pairs)) < len(pairs)) == foretells == bool(launched)
-
-
 def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
     balance = DraftBalance()
     balance.settle(3, 0, 5)
@@ -391,18 +257,6 @@ def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
     for _ in range(9):
         balance.settle(7, 7, 99)
     assert balance.saved == MOST_SAVED and balance.pause == FIRST_PAUSE
-
-
-def test_where_a_steps_price_is_shared_each_pays_its_part():
-    """As on a GPU: alone a request pauses after its first bad draft, with others it can go on."""
-    for prompts, num_drafted in ((REPEATED[:1], 7), (REPEATED[:4], 4 * 3 * 7)):
-        params = SamplingParams(16, stop_on_eos=False)
-        engine = make_engine(None, NGRAMS, max_blocks_per_layer=80)
-        engine.readback.is_one_behind = True
-        drafting(engine, texts_of(prompts, params), wrong_at=0)
-        engine.generate(prompts, params)
-        assert engine.stats().counters.drafted_tokens == num_drafted
-        assert engine.stats().counters.accepted_tokens == 0
 
 
 def test_a_request_whose_drafts_fail_goes_on_one_step_ahead_and_tries_again(monkeypatch):
