@@ -1,4 +1,5 @@
-"""The same readers served in turn in the process and over HTTP, by the command and by a thread."""
+"""The same readers served in turn in the process and over HTTP: by the command, to two clients, and by a
+thread."""
 
 import json
 import random
@@ -13,7 +14,7 @@ from labkit.bench.streaming import Traffic, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import StreamError
-from labkit.results.http import BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun, counted
+from labkit.results.http import BY_OPENAI, BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings
 
 TASKS = Traffic(consumers="tasks", tokenize_workers=1)
@@ -34,6 +35,7 @@ class Readers:
         num = len(self._processes)
         for i, process in enumerate(self._processes):
             asked = {"port": port, "bodies": bodies[i::num], "times": times[i::num]}
+            asked["client"] = "openai" if side == BY_OPENAI else "socket"
             print(json.dumps(asked), file=process.stdin, flush=True)
         told = [json.loads(process.stdout.readline()) for process in self._processes]
         readers = [reader for each in told for reader in each["readers"]]
@@ -82,7 +84,7 @@ class Sides:
         times = sorted(self._within * self._numbers.random() for _ in prompts)
         if side == IN_PROCESS:
             return run_in_process(self.engine, prompts, times, self._params)
-        if side == BY_PROCESS:
+        if side in (BY_PROCESS, BY_OPENAI):
             return self._readers.run(side, self._port, self._bodies(prompts), times)
         assert side == BY_THREAD
         from labkit.serve import RunningServer, make_app  # which need an extra

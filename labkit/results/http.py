@@ -13,7 +13,8 @@ from labkit.results.record import Record, Sample
 from labkit.results.typed import Count, Positive, Time
 
 IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
-SIDES = (IN_PROCESS, BY_PROCESS, BY_THREAD)
+BY_OPENAI = "http, openai's client"
+SIDES = (IN_PROCESS, BY_PROCESS, BY_OPENAI, BY_THREAD)
 STEP = 1e-5  # seconds, to which times are kept
 
 

@@ -2,10 +2,11 @@
 
 All readers ask at once, or within --within seconds, each over a connection that is open, from processes of
 their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its own,
-as `python -m labkit.serve` has it, and then in a thread of the server's. Prompts are random, and new in each
-run. TTFT runs from a reader's request to its first text; ITL is between two frames of a reader, in each of
-which are all tokens that had come. *Readers busy* is the share of a core that their busiest process takes:
-near 100 %, take more --clients. The record is written after every round.
+as `python -m labkit.serve` has it, and then in a thread of the server's. The command is read by sockets that
+only note when a frame came, and by the `openai` package's client, which reads each frame as it comes. Prompts
+are random, and new in each run. TTFT runs from a reader's request to its first text; ITL is between two
+frames of a reader, in each of which are all tokens that had come. *Readers busy* is the share of a core that
+their busiest process takes: near 100 %, take more --clients. The record is written after every round.
 """
 
 import argparse
