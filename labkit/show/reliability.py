@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from labkit.results import Record, load
 
-FAULTS_RECORDS = ("faults_cpu", "faults_h200")
+FAULTS_RECORDS = ("faults_cpu", "faults_h100")
 HTTP_FLOOD_RECORD = "http_flood_cpu"
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
 
