@@ -28,7 +28,7 @@ class DraftBalance:
         """Whether a request that has made so many tokens drafts."""
         return num_tokens >= self.resumes_at
 
-    def affords_two(self, price: float = PRICE) -> bool:
+    def affords_two(self, price: float) -> bool:
         """Whether it would draft after a step of this price whose drafts are all refused."""
         return self.saved - price >= PRICE
 

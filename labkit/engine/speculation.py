@@ -23,13 +23,13 @@ class ReadVerified(ReadOneBehind):
     in_flight: StepInFlight | VerifyInFlight | None  # type: ignore[assignment]
 
     def __init__(
-        self, decode_step: ResidentDecodeStep, verify_step: ResidentVerifyStep, is_one_behind: bool
+        self, decode_step: ResidentDecodeStep, verify_step: ResidentVerifyStep, as_on_gpu: bool
     ) -> None:
-        """is_one_behind: as on a GPU, a step that verifies is launched before the one in front is read, its
-        price is shared, and it is paid whether drafts are found or not."""
+        """as_on_gpu: a step that verifies is launched before the one in front is read, its price is shared,
+        and it is paid whether drafts are found or not; so there must be a sign of them."""
         super().__init__(decode_step)
         self.verify_step = verify_step
-        self.is_one_behind = is_one_behind
+        self.as_on_gpu = as_on_gpu
 
     def next_tokens(self, running: RunningRequests) -> NextTokens:
         """The next tokens of each request that runs, several if drafts are right. If the launch of a step
@@ -61,7 +61,7 @@ class ReadVerified(ReadOneBehind):
         that does, whether there is a sign of them."""
         if not request.draft_balance.drafts(len(request.output_token_ids)):
             return False
-        return not self.is_one_behind or self.repeats(request)
+        return not self.as_on_gpu or self.repeats(request)
 
     def repeats(self, request: Request) -> bool:
         """Whether the last two tokens that the host knows of a text stood in it before. Then the next one may
@@ -97,7 +97,7 @@ class ReadVerified(ReadOneBehind):
 
     def _price(self, num_drafting: int) -> float:
         """What a step costs each of so many requests that may have drafts in it."""
-        return SHARED_PRICE / max(num_drafting, 1) if self.is_one_behind else PRICE
+        return SHARED_PRICE / max(num_drafting, 1) if self.as_on_gpu else PRICE
 
     # --- launched, and read ------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class ReadVerified(ReadOneBehind):
         """Launch the next step behind one that is in flight; None if it has to wait for what that one will
         tell. It verifies drafts if any request drafts for sure."""
         drafts = self._drafts(running)
-        if not self.is_one_behind and (drafts or isinstance(step, VerifyInFlight)):
+        if not self.as_on_gpu and (drafts or isinstance(step, VerifyInFlight)):
             return None
         if drafts:
             going_on = self._going_on(step, running, num_ahead=1)
@@ -159,7 +159,7 @@ class ReadVerified(ReadOneBehind):
         price = self._price(step.num_drafting)
         for request, each in zip(requests, made, strict=True):
             num_made = len(each.token_ids)
-            num_paid = each.num_drafts or int(self.is_one_behind and step.drafts(request))
+            num_paid = each.num_drafts or int(self.as_on_gpu and step.drafts(request))
             num_tokens = len(request.output_token_ids) + num_made
             request.draft_balance.settle(num_paid, num_made - 1, num_tokens, price)
         return as_next_tokens(requests, made)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_QWEN3}
 families = pytest.mark.parametrize("family", FAMILIES)
 # As on a CPU, or as on a GPU: the next step is launched before one that verifies is read.
-read_when = pytest.mark.parametrize("is_one_behind", [False, True], ids=["at once", "one behind"])
+read_when = pytest.mark.parametrize("as_on_gpu", [False, True], ids=["at once", "one behind"])
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ EACH_PARAMS = st.sampled_from(
     block_size=st.integers(1, 6),
     num_blocks=st.sampled_from([44, 60, 300]),
     max_batch_size=st.integers(1, 6),
-    is_one_behind=st.booleans(),
+    as_on_gpu=st.booleans(),
 )
 @settings(max_examples=16, deadline=None)
 def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
-    family, tiny, requests, block_size, num_blocks, max_batch_size, is_one_behind
+    family, tiny, requests, block_size, num_blocks, max_batch_size, as_on_gpu
 ):
     model = model_named(family, tiny)
     prompts, params = zip(*requests, strict=True)
@@ -82,7 +82,7 @@ def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
             max_blocks_per_layer=num_blocks,
             max_batch_size=max_batch_size,
         )
-        engine.readback.is_one_behind = is_one_behind
+        engine.readback.as_on_gpu = as_on_gpu
         request_ids = [engine.add_request(*each) for each in zip(prompts, params, strict=True)]
         outputs = run(engine)
         ends = {o.request_id: o.completion for o in outputs if o.completion}
@@ -107,13 +107,13 @@ def test_a_text_that_repeats_itself_takes_fewer_steps(tiny):
 
 @read_when
 @pytest.mark.parametrize("wrong_at", [0, 1, 3, 99])
-def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at, is_one_behind):
+def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at, as_on_gpu):
     """Also of requests that end by a limit, or by a stop string, in the middle of a step's tokens."""
     prompts, whole = REPEATED[:3], SamplingParams(30)
     texts = texts_of(prompts, whole)
     for end in (SamplingParams(13), SamplingParams(30, stop=bytes(texts[1][20:21]).decode("latin1"))):
         engine = make_engine(None, NGRAMS, block_size=3, max_blocks_per_layer=80)
-        engine.readback.is_one_behind = is_one_behind
+        engine.readback.as_on_gpu = as_on_gpu
         drafting(engine, texts, wrong_at)
         params = [whole, end, whole]
         made = tokens_of(engine.generate(prompts, params))
@@ -126,14 +126,14 @@ def test_drafts_are_kept_up_to_the_first_wrong_one(wrong_at, is_one_behind):
 
 
 @read_when
-def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch, is_one_behind):
+def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch, as_on_gpu):
     monkeypatch.setattr(DraftBalance, "drafts", lambda self, num_tokens: True)
     monkeypatch.setattr(DraftBalance, "affords_two", lambda self, price: True)
     prompts, params = [tuple(range(30, 41)), tuple(range(50, 60))], SamplingParams(20)
     engine, plain = (
         make_engine(None, o, block_size=2, max_blocks_per_layer=80) for o in (NGRAMS, BLOCK_PREFIX_CACHE)
     )
-    engine.readback.is_one_behind = is_one_behind
+    engine.readback.as_on_gpu = as_on_gpu
     drafting(engine, texts_of(prompts, params), wrong_at=0)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     handed_out = []

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_a_step_that_fails_behind_another_loses_nothing(monkeypatch, place):
     engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
-    engine.readback.is_one_behind = True
+    engine.readback.as_on_gpu = True
     params = SamplingParams(24)
     drafting(engine, texts_of(REPEATED[:3], params), wrong_at=2)
     ids = [engine.add_request(prompt, params) for prompt in REPEATED[:3]]
@@ -58,7 +58,7 @@ def test_wherever_calls_fail_every_request_has_its_tokens(failures, cancelled, w
     params = SamplingParams(24, stop_on_eos=False)
     expected = [tokens_alone(prompt, params) for prompt in REPEATED]
     engine = make_engine(None, NGRAMS, block_size=3, max_batch_size=4, max_blocks_per_layer=80)
-    engine.readback.is_one_behind = True
+    engine.readback.as_on_gpu = True
     drafting(engine, texts_of(REPEATED, params), wrong_at)
     turns = cycle(drafts)
     engine.readback.repeats = lambda request: next(turns)
@@ -92,7 +92,7 @@ def test_wherever_calls_fail_every_request_has_its_tokens(failures, cancelled, w
 def test_a_step_is_launched_before_the_one_in_front_is_read():
     """As long as the request would draft whatever comes of it; and then the GPU waits for the host once."""
     engine, params = make_engine(None, NGRAMS, max_blocks_per_layer=40), SamplingParams(50, stop_on_eos=False)
-    engine.readback.is_one_behind = True
+    engine.readback.as_on_gpu = True
     drafting(engine, texts_of(REPEATED[:1], params))
     engine.add_request(REPEATED[0], params)
     ahead = []
@@ -111,7 +111,7 @@ def test_where_a_step_costs_the_same_without_drafts_it_needs_a_sign_of_them():
     for num_tokens, foretells in ((8, False), (20, True)):
         params = SamplingParams(num_tokens, stop_on_eos=False)
         engine = make_engine(None, NGRAMS, max_blocks_per_layer=40)
-        engine.readback.is_one_behind = True
+        engine.readback.as_on_gpu = True
         verify_step, launched = engine.readback.verify_step, []
         launch = verify_step.launch
         verify_step.launch = lambda *args, launch=launch, each=launched: each.append(1) or launch(*args)
@@ -126,7 +126,7 @@ def test_where_a_steps_price_is_shared_each_pays_its_part():
     for prompts, num_drafted in ((REPEATED[:1], 7), (REPEATED[:4], 4 * 3 * 7)):
         params = SamplingParams(16, stop_on_eos=False)
         engine = make_engine(None, NGRAMS, max_blocks_per_layer=80)
-        engine.readback.is_one_behind = True
+        engine.readback.as_on_gpu = True
         drafting(engine, texts_of(prompts, params), wrong_at=0)
         engine.generate(prompts, params)
         assert engine.stats().counters.drafted_tokens == num_drafted

@@ -117,7 +117,7 @@ def build_readback(
         return parts["readback"](decode_step)
     assert isinstance(decode_step, ResidentDecodeStep), "NEEDS asks for block_tables = 'resident'"
     verify_step = build_verify_step(parts, network, kv_manager, decode_step)
-    return ReadVerified(decode_step, verify_step, is_one_behind=kv_manager.k_cache.is_cuda)
+    return ReadVerified(decode_step, verify_step, as_on_gpu=kv_manager.k_cache.is_cuda)
 
 
 def build_verify_step(
