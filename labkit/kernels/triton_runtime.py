@@ -10,10 +10,10 @@ import functools
 import os
 import sys
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import LabkitError
+from labkit.kernels.interpreter import mend_calls, mend_loops
 
 if TYPE_CHECKING:
     import torch
@@ -58,19 +58,6 @@ def has_cuda_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def mend_loops(interpreter: ModuleType) -> None:
-    """Let Triton's interpreter, `triton.runtime.interpreter`, loop up to a number that a kernel was given or
-    has loaded. Such a number is an array of one, of which NumPy 2.4 and newer make no int, and Triton before
-    3.7 asks for one (its issue 9171)."""
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_lang_tensor(tensor: type, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_lang_tensor
-
-
 def status_of(import_error: Exception | None, has_gpu: bool, interpreted: bool) -> TritonStatus:
     """The rule behind `triton_status`. interpreted: Triton was imported with its interpreter on."""
     if isinstance(import_error, ModuleNotFoundError) and import_error.name == "triton":
@@ -99,13 +86,14 @@ if not HAS_CUDA_GPU:
 try:
     import triton
     import triton.language as tl
+    from triton.runtime import interpreter
 
     if triton.__version__.startswith("3.6."):
-        from triton.runtime import interpreter
-
         mend_loops(interpreter)  # on a GPU, too: `labkit.watch.record_accesses` interprets there
     IMPORT_ERROR = None
     INTERPRETED = not isinstance(tl.sum, triton.JITFunction)
+    if INTERPRETED:
+        mend_calls(interpreter, tl)
 except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
     triton = tl = AbsentTriton()
     IMPORT_ERROR = error

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from helpers import EXACT
 
 from labkit.kernels import triton_runtime
@@ -16,12 +15,8 @@ from labkit.kernels.triton_runtime import (
     AbsentTriton,
     TritonStatus,
     TritonUnavailableError,
-    mend_loops,
     status_of,
-    tl,
-    triton,
 )
-from labkit.watch import record_accesses
 
 pytestmark = pytest.mark.slow
 
@@ -58,46 +53,6 @@ def test_status_of(import_error, has_gpu, interpreted, mode, reason):
     status = status_of(import_error, has_gpu, interpreted)
     assert status.mode == mode
     assert reason in status.reason
-
-
-@triton.jit
-def count_to(given, loaded_ptr, out_ptr):
-    count = 0
-    for _ in range(0, given):
-        count += 1
-    for _ in range(0, tl.load(loaded_ptr)):
-        count += 10
-    tl.store(out_ptr, count)
-
-
-def counted() -> int:
-    """What count_to stores for 3 that is given and 2 that is loaded, in the interpreter."""
-    loaded, out = torch.tensor([2]), torch.zeros(1, dtype=torch.int64)
-    with record_accesses():
-        count_to[(1,)](3, loaded, out)
-    return out.item()
-
-
-@needs_triton
-def test_an_interpreter_whose_numbers_have_no_index_is_mended(monkeypatch):
-    from triton.runtime import interpreter
-
-    def as_in_triton_3_6(tensor, scope, patch_tensor=interpreter._patch_lang_tensor):
-        def int_of_0_dimensions(self):  # as NumPy 2.4 and newer make one
-            if self.handle.data.ndim:
-                raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
-            return int(self.handle.data)
-
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", int_of_0_dimensions)
-
-    monkeypatch.delattr(tl.tensor, "__index__", raising=False)  # of launches in two threads at once
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", as_in_triton_3_6)
-    with pytest.raises(Exception, match="only 0-dimensional arrays"):
-        counted()
-    mend_loops(interpreter)
-    assert counted() == 23
-    assert not hasattr(tl.tensor, "__index__")  # nothing of it stays behind a launch
 
 
 @needs_triton
