@@ -1,7 +1,9 @@
 """What labkit mends in `triton.runtime.interpreter`, which runs kernels where there is no GPU."""
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -57,3 +59,45 @@ class PreparedOnce:
                 while self._undo:
                     self._undo.pop().restore()
                 self._prepared.clear()
+
+
+@contextmanager
+def builtins_untraced() -> Iterator[None]:
+    """Inside the block, a trace function sees nothing of what the interpreter does for `tl.load` and the
+    like. Those are thousands of calls, none of them the kernel's, and to look at each takes longer than to
+    make it."""
+    interpreter: Any = sys.modules.get("triton.runtime.interpreter")
+    if not hasattr(interpreter, "_patch_attr"):
+        yield
+        return
+    inner = interpreter._patch_attr
+
+    def patch_attr(*arguments: Any) -> None:
+        *others, scope = arguments
+
+        def set_attr(owner: object, name: str, value: Callable) -> None:
+            scope.set_attr(owner, name, untraced(value))
+
+        inner(*others, SimpleNamespace(set_attr=set_attr))
+
+    interpreter._patch_attr = patch_attr
+    try:
+        yield
+    finally:
+        interpreter._patch_attr = inner
+
+
+def untraced(function: Callable) -> Callable:
+    """The function, during whose calls nothing is traced."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        trace = sys.gettrace()
+        if trace is None:
+            return function(*args, **kwargs)
+        sys.settrace(None)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.settrace(trace)
+
+    return call

@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from labkit.checks import shown
+from labkit.kernels.interpreter import builtins_untraced
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
 
@@ -162,44 +163,9 @@ def limited_lines(most_lines: int, uncounted: tuple[str, ...] = INSTALLED) -> It
             raise EndlessLoop
         return count
 
-    with _uncounted_builtins():
+    with builtins_untraced():
         sys.settrace(enter)
         try:
             yield
         finally:
             sys.settrace(None)
-
-
-@contextmanager
-def _uncounted_builtins() -> Iterator[None]:
-    """Inside the block, nothing is traced in what Triton's interpreter has for `tl.load` and the like: those
-    are thousands of calls, none of them the reader's, and to look at each takes longer than to make it."""
-    interpreter: Any = sys.modules.get("triton.runtime.interpreter")
-    if not hasattr(interpreter, "_patch_attr"):
-        yield
-        return
-    inner = interpreter._patch_attr
-
-    def patch_attr(owner: object, name: str, *others: object) -> None:
-        inner(owner, name, *others)
-        setattr(owner, name, _untraced(getattr(owner, name)))
-
-    interpreter._patch_attr = patch_attr
-    try:
-        yield
-    finally:
-        interpreter._patch_attr = inner
-
-
-def _untraced(function: Callable) -> Callable:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        trace = sys.gettrace()
-        if trace is None:
-            return function(*args, **kwargs)
-        sys.settrace(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            sys.settrace(trace)
-
-    return call

@@ -24,6 +24,8 @@ ALLOWED = {
     "_symmetric_memory",
     "_cuda_clearCublasWorkspaces",
     "_tokenizer",
+    "_patch_attr",
+    "_patch_lang",
     "_patch_lang_tensor",
     "_option_string_actions",
 }

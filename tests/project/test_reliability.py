@@ -39,7 +39,7 @@ def test_no_schedule_fell_and_every_rung_had_its_share():
 def test_in_a_flood_every_request_ends_as_asked_with_its_own_tokens():
     assert FLOODS
     for record, run in FLOODS:
-        assert sum(run["ended"].values()) == 10_000
+        assert sum(run["ended"].values()) == record.settings["num_requests"] >= 4_000
         assert run["ended"].keys() == {"length", "cancelled", "left", "refused"}
         assert run["checked"] == run["equal"] > 0
         assert run["nearest_to_bound"] <= 1 and run["peak_blocks"] <= run["num_blocks"]
