@@ -34,7 +34,7 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jupyter \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-fast test-gpu soak test-cluster test-browser notebooks book lint doctor clean
+.PHONY: help lab test test-fast test-gpu soak test-cluster test-clients test-browser notebooks book lint doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
@@ -59,6 +59,10 @@ soak: $(READY)  ## run random schedules in which calls fail; SOAK="flood --rungs
 test-cluster: $(READY)  ## install Ray, run two replicas on this machine, and kill one in a flood
 	$(RUN) pip install --disable-pip-version-check -e '.[test,cluster]'
 	$(RUN) pytest tests/serve/test_ray_app.py -rs $(TEST_ARGS)
+
+test-clients: $(READY)  ## install guidellm, a load generator, and have it try the server
+	$(RUN) pip install --disable-pip-version-check -e '.[test,clients]'
+	$(RUN) pytest tests/serve/test_guidellm.py -rs $(TEST_ARGS)
 
 test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium, two at a time; SCREENSHOTS=folder keeps pictures
 	$(RUN) pytest -m browser tests/browser -n 2 $(TEST_ARGS)
@@ -85,10 +89,10 @@ clean:  ## remove everything that these goals made
 	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # Stored outputs are those of a CPU, on any machine.
-test test-fast test-cluster test-browser notebooks book: export CUDA_VISIBLE_DEVICES :=
+test test-fast test-cluster test-clients test-browser notebooks book: export CUDA_VISIBLE_DEVICES :=
 
 # More threads than free cores make small models slow; your own OMP_NUM_THREADS stands.
-test test-fast test-cluster test-browser notebooks book: export OMP_NUM_THREADS ?= 1
+test test-fast test-cluster test-clients test-browser notebooks book: export OMP_NUM_THREADS ?= 1
 
 # Made last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml

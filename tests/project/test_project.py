@@ -51,7 +51,7 @@ def test_what_contributing_names_is_there():
 
 
 @pytest.mark.parametrize(
-    ("failing", "ran"), [("none", "lint test test-browser test-cluster"), ("lint", "lint")]
+    ("failing", "ran"), [("none", "lint test test-browser test-cluster test-clients"), ("lint", "lint")]
 )
 def test_ci_lints_then_tests_and_passes_failure_on(tmp_path, failing, ran):
     (tmp_path / ".ci").mkdir()

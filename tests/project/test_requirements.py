@@ -25,8 +25,9 @@ def by_name(requirements: list[str]) -> dict[str, Requirement]:
 
 
 RUNTIME = by_name(PROJECT["dependencies"])
-CHAT, SERVE, CLUSTER, TEST = (
-    by_name(PROJECT["optional-dependencies"][extra]) for extra in ("chat", "serve", "cluster", "test")
+CHAT, SERVE, CLUSTER, CLIENTS, TEST = (
+    by_name(PROJECT["optional-dependencies"][extra])
+    for extra in ("chat", "serve", "cluster", "clients", "test")
 )
 del TEST["labkit"], CLUSTER["labkit"]  # with the other extras
 
@@ -66,11 +67,11 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported_or_starte
     package, tests = packages_of("labkit"), packages_of("tests")
     extra = {*CHAT, *SERVE, *CLUSTER}
     assert package | packages_of("data") <= {*RUNTIME, *extra} and set(RUNTIME) <= package | STARTED
-    assert tests <= {*RUNTIME, *extra, *TEST} and {*CHAT, *TEST} <= tests | STARTED
+    assert tests <= {*RUNTIME, *extra, *CLIENTS, *TEST} and {*CHAT, *CLIENTS, *TEST} <= tests | STARTED
     assert {*SERVE, *CLUSTER} <= packages_of("labkit/serve") | STARTED
 
 
 def test_a_requirement_has_bounds_on_both_sides():
     """But `packaging`, whose versions are years."""
-    for name, requirement in (RUNTIME | CHAT | SERVE | CLUSTER | TEST).items():
+    for name, requirement in (RUNTIME | CHAT | SERVE | CLUSTER | CLIENTS | TEST).items():
         assert {s.operator for s in requirement.specifier} == ({">="} if name == "packaging" else {">=", "<"})
