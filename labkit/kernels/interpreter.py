@@ -23,42 +23,29 @@ def mend_loops(interpreter: ModuleType) -> None:
 def mend_calls(interpreter: ModuleType, language: ModuleType) -> None:
     """Let it prepare `triton.language` once for a launch. By itself it does so again for each call of a
     function inside of a kernel, `tl.sum` among them, which takes longer than what the call computes."""
-    if hasattr(interpreter, "_patch_lang"):
-        interpreter._patch_lang = PreparedOnce(interpreter._patch_lang, (language, language.core))
+    prepare, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    thread = threading.local()  # prepared: names of what a kernel sees of the language, within a launch
 
-
-class PreparedOnce:
-    """Prepares the language for launches of kernels, in any thread, and undoes it behind the last of them."""
-
-    def __init__(self, prepare: Callable[[Callable], Any], languages: tuple[ModuleType, ...]) -> None:
-        """prepare: as the interpreter has it: for a function, and what it returns can `restore`. languages:
-        the modules that a function may see, of which those are prepared that it sees."""
-        self._prepare, self._languages = prepare, languages
-        self._prepared: set[str] = set()
-        self._undo: list[Any] = []
-        self._num_launches = 0
-        self._lock, self._thread = threading.Lock(), threading.local()
-
-    def __call__(self, fn: Callable) -> SimpleNamespace:
-        is_launch = not getattr(self._thread, "is_in_launch", False)  # else a call inside of a kernel
+    def prepare_once(fn: Callable) -> Any:
+        prepared = getattr(thread, "prepared", None)
+        if prepared is None:  # a call outside of any launch
+            return prepare(fn)
         visible = fn.__globals__.values()
-        seen = {each.__name__ for each in self._languages if any(value is each for value in visible)}
-        with self._lock:
-            if not seen or not seen <= self._prepared:
-                self._undo.append(self._prepare(fn))
-                self._prepared |= seen
-            self._num_launches += is_launch
-        self._thread.is_in_launch = True
-        return SimpleNamespace(restore=self._end_launch if is_launch else lambda: None)
+        seen = {each.__name__ for each in (language, language.core) if any(v is each for v in visible)}
+        if seen and seen <= prepared:
+            return None  # which only a launch would use
+        scope = prepare(fn)
+        prepared |= seen
+        return scope
 
-    def _end_launch(self) -> None:
-        self._thread.is_in_launch = False
-        with self._lock:
-            self._num_launches -= 1
-            if not self._num_launches:
-                while self._undo:
-                    self._undo.pop().restore()
-                self._prepared.clear()
+    def launch_once(*args: Any, **kwargs: Any) -> None:
+        outer, thread.prepared = getattr(thread, "prepared", None), set()
+        try:
+            launch(*args, **kwargs)
+        finally:
+            thread.prepared = outer
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = prepare_once, launch_once
 
 
 @contextmanager

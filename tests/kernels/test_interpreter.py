@@ -1,13 +1,12 @@
 """What labkit mends in Triton's interpreter."""
 
-from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
+import contextlib
 
 import pytest
 import torch
 from triton_marks import needs_triton
 
-from labkit.kernels.interpreter import PreparedOnce, mend_loops
+from labkit.kernels.interpreter import mend_calls, mend_loops
 from labkit.kernels.triton_runtime import tl, triton
 from labkit.watch import record_accesses
 
@@ -66,39 +65,31 @@ def sums(x_ptr, out_ptr, BLOCK: tl.constexpr):
 
 
 @needs_triton
-def test_the_language_is_prepared_once_for_a_launch_and_undone_behind_it(monkeypatch):
+def test_the_language_is_prepared_once_for_a_launch(monkeypatch):
     from triton.runtime import interpreter
 
-    prepared, load = [], tl.load
+    prepared = []
 
-    def prepare(fn, inner=interpreter._patch_lang._prepare):
+    def prepare(fn, inner=interpreter._patch_lang):
         prepared.append(fn)
         return inner(fn)
 
-    monkeypatch.setattr(interpreter, "_patch_lang", PreparedOnce(prepare, (tl, tl.core)))
+    monkeypatch.setattr(interpreter, "_patch_lang", prepare)
+    monkeypatch.setattr(interpreter.GridExecutor, "__call__", interpreter.GridExecutor.__call__)
+    mend_calls(interpreter, tl)
     out = torch.zeros(3)
     sums[(3,)](torch.tensor([1.0, 3.0]), out, BLOCK=2)
     assert out.tolist() == [2.75] * 3
     assert len(prepared) == 2  # for what a kernel sees, and for what `tl.sum` does; not for each call of it
-    assert tl.load is load
 
 
-def test_a_launch_that_another_overlaps_leaves_the_language_to_it():
-    done = []
-
-    def prepare(fn):
-        done.append(f"prepared for {fn.__name__}")
-        return SimpleNamespace(restore=lambda: done.append(f"undone for {fn.__name__}"))
-
-    language, core = ModuleType("language"), ModuleType("core")
-    prepare_once = PreparedOnce(prepare, (language, core))
-    kernel, helper, other = (SimpleNamespace(__name__=name) for name in ("kernel", "helper", "other"))
-    kernel.__globals__, helper.__globals__, other.__globals__ = {"tl": language}, {"c": core}, {"x": language}
-    with ThreadPoolExecutor(1) as thread:
-        first = prepare_once(kernel)
-        second = thread.submit(prepare_once, other).result()
-        prepare_once(helper)
-        first.restore()
-        assert done == ["prepared for kernel", "prepared for helper"]
-        thread.submit(second.restore).result()
-    assert done[2:] == ["undone for helper", "undone for kernel"]
+@needs_triton
+def test_a_kernel_that_is_called_without_a_grid_spoils_no_launch():
+    x = torch.tensor([1.0, 3.0])
+    with pytest.raises(Exception, match=r"\S"):
+        sums(x, x, 2)
+    for recorded in (record_accesses, contextlib.nullcontext):
+        out = torch.zeros(1)
+        with recorded():
+            sums[(1,)](x, out, BLOCK=2)
+        assert out.item() == 2.75
