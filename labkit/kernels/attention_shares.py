@@ -8,6 +8,8 @@ B requests, S slots, H heads, D head size. A share is a run of a row's tokens, f
 counted in pieces, of as many tokens as a program reads at a time.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,8 +20,17 @@ from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 MAX_SHARES = 16  # of a row, which one program puts together: then its shares are as large as they must be
 STEPS = 4  # in which a share's size is tried, from the fair one to twice as much
-# Rows times heads from which a program reads half as many tokens at a time, so that twice as many run at
-# once: that is faster for rows of different lengths, measured on an H200.
+
+
+class Reading(NamedTuple):
+    """How the programs of a launch read what is in the cache: measured on an H100."""
+
+    tokens: int  # of a piece
+    ahead: int  # pieces that are asked for before their turn
+    at_once: int  # programs
+
+
+# Rows times heads from which programs are smaller, so that more run at once, and ask further ahead.
 MANY_HEADS = NARROW.at_once // 4
 
 
@@ -70,17 +81,23 @@ class SharePlan:
         """How the programs that attend are made, in a batch of so many rows."""
         if self._group > 1:
             return group_programs(batch_size, self.num_heads * self._group, self.num_heads, self._dtype)
-        return NARROW._replace(at_once=NARROW.at_once * (2 if self._has_many_heads(batch_size) else 1))
+        return NARROW._replace(at_once=self.reading(batch_size).at_once)
 
     def piece(self, batch_size: int) -> int:
         """The tokens that a program reads at a time, in a batch of so many rows."""
-        tokens = tokens_at_a_time(1, self._row_bytes)
         if self._group > 1:
-            return tokens * self.programs(batch_size).num_warps
-        return tokens // 2 if self._has_many_heads(batch_size) else tokens
+            return tokens_at_a_time(1, self._row_bytes) * self.programs(batch_size).num_warps
+        return self.reading(batch_size).tokens
 
-    def _has_many_heads(self, batch_size: int) -> bool:
-        return batch_size * self.num_heads >= MANY_HEADS
+    def reading(self, batch_size: int) -> Reading:
+        """How programs for one query each read, in a batch of so many rows. In 8 bits a piece has as many
+        bytes as a small one of 16 bits, because with fewer bytes on their way the memory waits."""
+        tokens, at_once = tokens_at_a_time(1, self._row_bytes), NARROW.at_once
+        if self._dtype.itemsize == 1:
+            return Reading(tokens, 1, at_once * 3 // 2)
+        if batch_size * self.num_heads >= MANY_HEADS:
+            return Reading(tokens // 2, 2, at_once * 3 // 2)
+        return Reading(tokens, 1, at_once)
 
     def limits(self, batch_size: int) -> tuple[int, int]:
         """Of a batch of so many rows, the shares of which all programs run at the same time, and

@@ -91,6 +91,7 @@ def paged_attention_append_shares_triton(
             block_table.shape[1],
             BLOCK_S=MAX_SHARES,
             BLOCK_T=plan.piece(B),
+            AHEAD=plan.reading(B).ahead,
             BLOCK_D=triton.next_power_of_2(D),
             num_warps=1,
             **early_launch(query.device),
@@ -138,11 +139,13 @@ def _shared_paged_attn_append_kernel(
     table_size,
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    AHEAD: tl.constexpr,
     BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T: the arithmetic of
-    `_split_paged_attn_append_kernel`. Programs without a share come last, and leave."""
+    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T, of which AHEAD (1 or 2)
+    are asked for before their turn: the arithmetic of `_split_paged_attn_append_kernel`. Programs without a
+    share come last, and leave."""
     h = tl.program_id(0)
     w = tl.program_id(1)
     H = tl.num_programs(0)
@@ -161,22 +164,14 @@ def _shared_paged_attn_append_kernel(
         first = share * share_tokens
         end = tl.minimum(first + share_tokens, context_len)
         keys, values, key_scales, value_scales = load_scaled_piece(
-            first,
-            end,
-            h,
-            t,
-            d,
-            in_head,
-            k_cache_ptr,
-            v_cache_ptr,
-            table_ptr,
-            cache_stride_n,
-            cache_stride_h,
-            cache_stride_t,
-            block_size,
-            table_size,
-            D,
-        )
+            first, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+        )  # fmt: skip
+        if AHEAD == 2:
+            next_keys, next_values, next_key_scales, next_value_scales = load_scaled_piece(
+                first + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+            )  # fmt: skip
         if EARLY:  # query, key and value come from the kernel before
             tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
@@ -210,23 +205,18 @@ def _shared_paged_attn_append_kernel(
                 query, keys, values, live, largest, total, acc,
                 key_scales, value_scales, k_cache_ptr.dtype.element_ty,
             )  # fmt: skip
-            keys, values, key_scales, value_scales = load_scaled_piece(
-                start + BLOCK_T,
-                end,
-                h,
-                t,
-                d,
-                in_head,
-                k_cache_ptr,
-                v_cache_ptr,
-                table_ptr,
-                cache_stride_n,
-                cache_stride_h,
-                cache_stride_t,
-                block_size,
-                table_size,
-                D,
-            )
+            if AHEAD == 2:
+                keys, values = next_keys, next_values
+                key_scales, value_scales = next_key_scales, next_value_scales
+                next_keys, next_values, next_key_scales, next_value_scales = load_scaled_piece(
+                    start + 2 * BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+                )  # fmt: skip
+            else:
+                keys, values, key_scales, value_scales = load_scaled_piece(
+                    start + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+                )  # fmt: skip
         all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
 
         out_place = out_ptr + b * out_stride_b + h * out_stride_h + d

@@ -149,7 +149,7 @@ def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int
 
 def test_a_long_row_gets_many_shares_and_rows_of_one_length_as_many_each():
     ragged = planned(plan_shares_plain, [100] * 63 + [900])
-    assert ragged.num_shares.tolist() == [2] * 63 + [15]
+    assert ragged.num_shares.tolist() == [1] * 63 + [9]
     assert planned(plan_shares_plain, [512] * 64).num_shares.tolist() == [2] * 64
     assert planned(plan_shares_plain, [512] * 8).num_shares.tolist() == [8] * 8
     assert planned(plan_shares_plain, [1023]).num_shares.tolist() == [MAX_SHARES]
@@ -234,11 +234,13 @@ def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: i
 
 @needs_triton
 def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU of two programs at once, or of four where a program reads half as many tokens."""
+    """As on a GPU of two programs at once, or of three where a program reads half as many tokens, and has two
+    pieces on their way."""
     monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=2))
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
     plan = SharePlan(6, 1, 8, torch.float32, torch.device("cpu"))
-    assert [plan.limits(B) for B in (1, 5, 6)] == [(2, 2), (2, 6), (4, 8)]
+    assert [plan.limits(B) for B in (1, 5, 6)] == [(2, 2), (2, 6), (3, 7)]
+    assert [plan.reading(B).ahead for B in (1, 5, 6)] == [1, 1, 2]
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
     assert_attends_and_stores(in_shares, make_case([40, 3, 70], H=1))
 

@@ -80,7 +80,7 @@ def attention(
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
     if form == "shares":
-        plan = attention_shares.SharePlan(B, H, D, dtype, query.device)
+        plan = attention_shares.SharePlan(B, H, D, cache[0].dtype, query.device)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
         shares = shared_attention.ShareWorkspace(plan, H, D)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan)
@@ -119,7 +119,7 @@ def grouped(
         return
     arguments = query, key, value, *cache, int32(S, M), int32(S), int64(B)
     if form == "shares":
-        plan = attention_shares.SharePlan(B, G, D, dtype, query.device, H // G)
+        plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
         shares = shared_attention.ShareWorkspace(plan, H, D)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)

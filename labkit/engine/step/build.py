@@ -29,7 +29,7 @@ from labkit.engine.step.fused_chunk import ChunkLayers, FusedChunkStep
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.engine.step.host import DecodeStep
-from labkit.engine.step.lanes import NUM_LANES, Lane
+from labkit.engine.step.lanes import NUM_LANES, Lane, halves_gain
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
 from labkit.engine.step.slots import DeviceSlots
@@ -250,8 +250,8 @@ def build_device_step(
     if not is_hidden:
         return device_step(slots, network, *lanes[0])
     made = device_step(slots, network, lanes)
-    if kv_manager.k_cache.device.type == "cpu" and parts.own("latency") is None:
-        made.least_rows = sys.maxsize  # no half runs beside another, so both would only cost
+    if parts.own("latency") is None and not halves_gain(kv_manager.k_cache.device):
+        made.least_rows = sys.maxsize
     return made
 
 

@@ -14,12 +14,10 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer
 from labkit.engine.step.persistent import FEW_ROWS, PersistentLayers
 from labkit.engine.step.slots import DeviceSlots
+from labkit.kernels.triton_runtime import early_launch
 from labkit.model import Network
 
 NUM_LANES = 2
-# As `least_rows`, where queries share keys and values: attention is less, so halves gain later. Measured with
-# SmolLM2-135M on an H100.
-LEAST_GROUPED_ROWS = 128
 LAYERS_IN_L2 = 3  # a GPU's cache has room for the weights of so many, where what is done here gains
 
 Run = Callable[[], Tensor]  # launches the layers of some rows: the last one's output [B, E]
@@ -70,19 +68,26 @@ def fits_in_l2(layer: FusedLayer, device: torch.device) -> bool:
     return LAYERS_IN_L2 * num_bytes <= torch.cuda.get_device_properties(device).L2_cache_size
 
 
+def halves_gain(device: torch.device) -> bool:
+    """Whether two halves beside each other may be faster than a whole batch: on a GPU where no kernel begins
+    before the one in front has ended. Where one does, products load their weights while they wait, and halves
+    have less to fill: on H100s and H200s they cost more than they gain."""
+    return device.type == "cuda" and not early_launch(device)["EARLY"]
+
+
 class LanedDeviceStep(FusedDeviceStep):
     """A `FusedDeviceStep` in which little waits for the kernel before it. How depends on the batch:
 
-    - A large one goes through the layers in two halves. Inside a CUDA graph each half has a stream of its
-      own: while a kernel of one waits, the GPU has one of the other. Elsewhere the halves follow each other.
+    - Where `halves_gain`, a large one goes through the layers in two halves. Inside a CUDA graph each half
+      has a stream of its own: while a kernel of one waits, the GPU has one of the other. Elsewhere the halves
+      follow each other.
     - One or two rows go through all layers in one kernel (`PersistentLayers`).
     - In between, the products ask for their weights while they wait, or hold them by then where that is
       faster, also in layers that go another way.
 
     Through layers too large for the GPU's cache (`fits_in_l2`) every batch of more rows goes as a whole, and
     nothing is asked for early. So does every batch where ranks have a part of each layer: sums of two streams
-    could meet in one order here and in another there. The tokens are the same. Which batch gets what was
-    measured on an H200.
+    could meet in one order here and in another there. The tokens are the same.
     """
 
     watch_points: ClassVar[tuple[str, ...]] = ("streams", "halves", "few")
@@ -100,8 +105,6 @@ class LanedDeviceStep(FusedDeviceStep):
             self.kernels = kernels.prefetching
         if not is_small or network.ranks.size > 1:
             self.least_rows = sys.maxsize
-        elif network.config.num_kv_heads < network.config.num_heads:
-            self.least_rows = LEAST_GROUPED_ROWS
         self.halves = [HalfStep(self, lane) for lane in lanes]
         self.few = PersistentLayers(self) if PersistentLayers.fits(self) else None
         self.streams = CudaStreams(slots.slot_mapping.device)

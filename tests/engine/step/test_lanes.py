@@ -22,7 +22,7 @@ from resident_helpers import gpu_engine, pad_to_buckets, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
-from labkit.engine.step import lanes
+from labkit.engine.step import build, lanes
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
@@ -82,6 +82,13 @@ def test_a_batch_of_32_rows_and_more_goes_through_the_layers_in_halves(batch_siz
     with torch.inference_mode():
         assert step(batch_size, 0, True).shape == (batch_size,)
     assert noted == rows
+
+
+@pytest.mark.parametrize("begins_early", [False, True])
+def test_halves_are_for_gpus_on_which_no_kernel_begins_early(monkeypatch, begins_early):
+    monkeypatch.setattr(lanes, "early_launch", lambda device: {"EARLY": begins_early})
+    assert lanes.halves_gain(torch.device("cuda")) != begins_early
+    assert not lanes.halves_gain(torch.device("cpu"))
 
 
 def test_on_a_cpu_where_no_half_runs_beside_another_every_batch_goes_as_a_whole():
@@ -273,8 +280,10 @@ def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
 @needs_triton
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("num_requests", [33, 44])
-def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_drawn):
-    """Batches of every size from there down to one, most of them padded; then all again."""
+def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_drawn, monkeypatch):
+    """Batches of every size from there down to one, most of them padded, large ones in halves; then all
+    again."""
+    monkeypatch.setattr(build, "halves_gain", lambda device: True)
     prompts, params = workload(tiny, num_requests, is_drawn)
     made = {}
     for options in (OVERLAP, HIDDEN_LATENCY):
@@ -294,8 +303,12 @@ def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_dra
 @pytest.mark.cuda
 @needs_triton
 @pytest.mark.parametrize("batch_size", [32, 45, 64])
-def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logits(tiny, batch_size):
+@pytest.mark.parametrize("in_halves", [False, True], ids=["whole", "halves"])
+def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logits(
+    tiny, batch_size, in_halves, monkeypatch
+):
     """Two lanes that disturb each other would not. Exact: float64, over the same slots."""
+    monkeypatch.setattr(build, "halves_gain", lambda device: in_halves)
     worst = {}
     for options in (OVERLAP, HIDDEN_LATENCY):
         eager = gpu_engine(tiny, replace(options, launch="eager"), torch.float16, max_batch_size=64)
