@@ -199,8 +199,9 @@ LADDER = Numbered(
         slug="hidden_latency",
         title="Hidden latency",
         write_up="beyond the write-ups",
-        removes="the wait between dependent kernels: one or two requests go through all layers in one, "
-        "weights are asked for ahead, and half of a large batch computes while the other half reads memory",
+        removes="the wait between dependent kernels: one or two requests go through all layers in one, and "
+        "products have their weights before the kernel in front has ended; on GPUs where that is not "
+        "possible, half of a large batch computes while the other half reads memory",
         options=HIDDEN_LATENCY,
     ),
     Rung(

@@ -1,6 +1,7 @@
 """Lesson 11: ways to hide the latency of a step that were measured, from files under data/."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from types import SimpleNamespace
 
 import pandas as pd
@@ -9,6 +10,7 @@ from labkit.learn.variants import Variants
 
 STEPS = Variants("latency_variants_h200")
 HELD = Variants("held_weights_h100")
+WHOLE = Variants("latency_variants_h100")
 
 
 def steps_table(loads: Sequence[tuple[int, str]], variants: Mapping[str, str]) -> pd.DataFrame:
@@ -54,3 +56,22 @@ def products_table(models: Sequence[str], sizes: Sequence[int] = (1, 16, 64)) ->
         for products in [products_of(model, num_rows)]
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests"])
+
+
+def whole_table() -> pd.DataFrame:
+    """A row per load of rung 11: tokens per second in two halves and whole, the median of the runs and the
+    fewest and most."""
+    rates = {(s.rows, s.tokens, s.variant): s.tokens_per_s for s in WHOLE.part("whole").samples}
+    rows = {}
+    for num_rows, tokens in dict.fromkeys((num_rows, tokens) for num_rows, tokens, _ in rates):
+        halves, whole = (rates[num_rows, tokens, variant] for variant in ("halves", "whole"))
+        rows[f"{num_rows} × {tokens}"] = {
+            "two halves (tokens/s)": _spread(halves),
+            "whole (tokens/s)": _spread(whole),
+            "times as fast": f"{median(whole) / median(halves):.2f}",
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × new tokens")
+
+
+def _spread(rates: Sequence[int]) -> str:
+    return f"{median(rates):,.0f} ({min(rates):,} to {max(rates):,})"
