@@ -31,7 +31,7 @@ def test_each_notebook_has_a_line_with_what_was_done_in_it():
     rows = [line.split(" | ")[1:] for line in lines if line.startswith("| ") and ".ipynb" in line]
     assert [row[0].split("](")[1] for row in rows] == [f"{page.notebook})" for page in all_pages()]
     of_01, of_02 = rows[2], rows[3]
-    assert of_01[2:4] == ["60", "1 of 3"] and of_02[3:] == ["0 of 3", "1 |"]
+    assert of_01[2:4] == ["65", "1 of 3"] and of_02[3:] == ["0 of 3", "1 |"]
 
 
 def test_every_page_has_its_minutes_and_routes_name_pages():

@@ -1,6 +1,6 @@
 """How long a lesson takes: its first cell and the home page say the same, and its text, code, outputs and
-steps come to it. The weights are fitted to what readers needed: two for ten of these lessons, and two more
-for six."""
+steps come to it. The weights are fitted to what readers needed: one for each lesson from 00 on, and a second
+one for six of them."""
 
 import re
 
@@ -15,7 +15,7 @@ SAID = re.compile(r"[Aa]bout (half an hour|an hour|\d+ minutes)")
 
 
 def minutes_of(path) -> float:
-    """A word of text is read in 1/200 minute, a line of code that is not folded in 1/14, a word of output,
+    """A word of text is read in 1/100 minute, a line of code that is not folded in 1/25, a word of output,
     shown source among it, in 1/150; a figure takes a minute, a prediction two, a step with its verdicts six,
     and a line that the reader writes half a minute; a line of a Triton kernel around it a fifth more."""
     cells = nbformat.read(path, as_version=4).cells
@@ -31,8 +31,8 @@ def minutes_of(path) -> float:
     written = [piece for step in steps_of(path) for piece in step.pieces]
     kernels = [step.solved for step in steps_of(path) if "@triton.jit" in step.solved]
     return (
-        len(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split()) / 200
-        + len([line for source in open_code for line in source.splitlines() if line.strip()]) / 14
+        len(re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL).split()) / 100
+        + len([line for source in open_code for line in source.splitlines() if line.strip()]) / 25
         + sum(len(words.split()) for words in printed) / 150
         + sum("image/png" in data for data in shown)
         + 2 * sum(cell.source.count("guess=None") for cell in code)

@@ -52,7 +52,7 @@ def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
     gpu_ends: list[float] = []  # of the steps launched so far
     for step in range(num_steps):
         while len(gpu_ends) <= min(step + ahead, num_steps - 1):
-            number = len(gpu_ends)
+            number = len(gpu_ends) + 1
             schedule.append(Busy("host", "launch", number, host, host + work.launch))
             host += work.launch
             begins = max(host, gpu)
@@ -61,7 +61,7 @@ def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
             schedule.append(Busy("GPU", "gpu", number, begins, gpu))
         begins = max(host, gpu_ends[step])  # wait for the tokens
         host = begins + work.accept
-        schedule.append(Busy("host", "accept", step, begins, host))
+        schedule.append(Busy("host", "accept", step + 1, begins, host))
     return schedule
 
 

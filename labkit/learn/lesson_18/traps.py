@@ -12,16 +12,16 @@ def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMa
     """Whole heads, inner values, and the biases of sums on the first rank."""
 
     def heads(tensor: Tensor) -> Tensor:
-        return tensor.unflatten(0, (3, num_heads, -1)).chunk(size, dim=1)[rank].flatten(0, 2)
+        return tensor.unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)
 
     by_head = layer.attention_out.weight.unflatten(1, (num_heads, -1))
-    inner = layer.mlp_out.weight.chunk(size, dim=1)[rank]
+    inner = layer.mlp_out.weight.tensor_split(size, dim=1)[rank]
     return LayerMatrices(
         qkv=LinearWeights(*map(heads, layer.qkv)),
         attention_out=LinearWeights(
-            by_head.chunk(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
+            by_head.tensor_split(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
         ),
-        mlp_in=LinearWeights(*(each.chunk(size)[rank] for each in layer.mlp_in)),
+        mlp_in=LinearWeights(*(each.tensor_split(size)[rank] for each in layer.mlp_in)),
         mlp_out=LinearWeights(inner, None if rank else layer.mlp_out.bias),
     )
 
@@ -37,7 +37,7 @@ def bias_on_every_rank(layer: LayerMatrices, num_heads: int, rank: int, size: in
 
 def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
     """The rows of qkv are cut in the middle: the first rank has all queries and half of the keys."""
-    rows = LinearWeights(*(each.chunk(size)[rank] for each in layer.qkv))
+    rows = LinearWeights(*(each.tensor_split(size)[rank] for each in layer.qkv))
     return shard(layer, num_heads, rank, size)._replace(qkv=rows)
 
 

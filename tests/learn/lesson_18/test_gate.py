@@ -14,15 +14,18 @@ pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "notebooks" / "18_several_gpus.ipynb"
 SHARD, LAYER, ORDER = range(3)
-BY_HEAD = "unflatten(0, (3, num_heads, -1)).chunk(size, dim=1)[rank].flatten(0, 2)"
+BY_HEAD = "unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)"
 MISTAKES = [
-    (SHARD, BY_HEAD, "chunk(size)[rank]", "cut each of the three"),
-    (SHARD, BY_HEAD, "unflatten(0, (3, -1)).chunk(size, dim=1)[rank].flatten(0, 1)", "which are 1.5 heads"),
-    (SHARD, BY_HEAD, "chunk(size, dim=-1)[rank]", "is cut by outputs, which are the rows"),
-    (SHARD, "by_head.chunk(size, dim=1)[rank]", "by_head", "has attention_out [8, 8], expected [8, 4]"),
-    (SHARD, "mlp_out.weight.chunk(size, dim=1)", "mlp_out.weight.chunk(size, dim=0)", "is cut by inputs"),
-    (SHARD, "mlp_out.weight.chunk(size, dim=1)[rank]", "mlp_out.weight.chunk(size, dim=1)[1 - rank]",
-     "take its own inner values"),
+    (SHARD, BY_HEAD, "tensor_split(size)[rank]", "cut each of the three"),
+    (SHARD, BY_HEAD, "unflatten(0, (3, -1)).tensor_split(size, dim=1)[rank].flatten(0, 1)",
+     "which are 1.5 heads"),
+    (SHARD, BY_HEAD, "tensor_split(size, dim=-1)[rank]", "is cut by outputs, which are the rows"),
+    (SHARD, "by_head.tensor_split(size, dim=1)[rank]", "by_head",
+     "has attention_out [8, 8], expected [8, 4]"),
+    (SHARD, "mlp_out.weight.tensor_split(size, dim=1)", "mlp_out.weight.tensor_split(size, dim=0)",
+     "is cut by inputs"),
+    (SHARD, "mlp_out.weight.tensor_split(size, dim=1)[rank]",
+     "mlp_out.weight.tensor_split(size, dim=1)[1 - rank]", "take its own inner values"),
     (SHARD, "layer.attention_out.bias if is_first else None", "layer.attention_out.bias",
      "the bias of attention_out is in the sum 2 times."),
     (SHARD, "layer.mlp_out.bias if is_first else None", "None", "No rank added it"),
