@@ -6,6 +6,7 @@ unit's values and the logarithm of its softmax's sum; the next phase puts the sp
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
 
+from labkit.kernels.eight_bit import dequantized, load_scales, load_words, quantized, store_scales
 from labkit.kernels.running_softmax import add_piece, put_together
 from labkit.kernels.triton_runtime import tl, triton
 
@@ -38,19 +39,29 @@ def load_piece(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each.
+    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each, in 8 bits four
+    in a word; and their scales, [BLOCK_T] each.
 
     cache: a layer's two pools, and the strides of a block, a head and a token.
     """
     k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
     token, d = start + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
+    live = token < context_len
     # int64: in a large pool, block * stride passes 2^31
-    row = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h + (token % block_size) * cache_stride_t
-    place = row[:, None] + d[None, :]
-    mask = (token < context_len)[:, None] & (d < D)[None, :]
-    keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    return keys, values
+    head = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h
+    pos = token % block_size
+    row = head + pos * cache_stride_t
+    if k_cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
+        keys = load_words(k_cache_ptr, row, BLOCK_D, live, D)
+        values = load_words(v_cache_ptr, row, BLOCK_D, live, D)
+    else:
+        place = row[:, None] + d[None, :]
+        mask = live[:, None] & (d < D)[None, :]
+        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
+    key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
+    value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
+    return keys, values, key_scales, value_scales
 
 
 @triton.jit
@@ -73,7 +84,7 @@ def attend(
     """Attention of one unit over its split of the tokens, of which `piece` is the first. The first split
     counts the current token, too, and stores its key and value."""
     b, h, split, _, context_len = unit
-    keys, values = piece
+    keys, values, key_scales, value_scales = piece
     k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
     partial_ptr, log_sums_ptr = partials
     E: tl.constexpr = H * D
@@ -84,6 +95,11 @@ def attend(
     query = tl.load(new, mask=in_head, other=0.0).to(tl.float32) * scale
     key = tl.load(new + E, mask=in_head, other=0.0)
     value = tl.load(new + 2 * E, mask=in_head, other=0.0)
+    kept_key, key_scale = quantized(key, k_cache_ptr)
+    kept_value, value_scale = quantized(value, v_cache_ptr)
+    # The token sees itself as all later ones will.
+    key = dequantized(kept_key, key_scale, tl.float32)
+    value = dequantized(kept_value, value_scale, tl.float32)
     own_score = tl.sum(query * key.to(tl.float32), axis=0)
     # Each of the BLOCK_T places has a softmax of its own; they are put together once, after the loop.
     largest = tl.zeros([BLOCK_T], tl.float32) + own_score
@@ -91,11 +107,14 @@ def attend(
     acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
     for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
         live = start + t < context_len
-        largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
+        largest, total, acc = add_piece(
+            query, keys, values, live, largest, total, acc,
+            key_scales, value_scales, k_cache_ptr.dtype.element_ty,
+        )  # fmt: skip
         following = start + SPLITS * BLOCK_T
         if following < context_len:
             blocks = load_blocks(table_ptr, following, table_size, block_size, BLOCK_T)
-            keys, values = load_piece(
+            keys, values, key_scales, value_scales = load_piece(
                 cache, blocks, following, context_len, h, D, block_size, BLOCK_T, BLOCK_D
             )
     is_first = split == 0
@@ -108,9 +127,12 @@ def attend(
     mean = (sum_acc / sum_total).to(partial_ptr.dtype.element_ty)
     tl.store(partial_ptr + row * E + h * D + d, mean, mask=in_head)
     if is_first & (context_len >= 0):
-        token = own_block * cache_stride_n + h * cache_stride_h + (context_len % block_size) * cache_stride_t
-        tl.store(k_cache_ptr + token + d, key, mask=in_head)
-        tl.store(v_cache_ptr + token + d, value, mask=in_head)
+        head, pos = own_block * cache_stride_n + h * cache_stride_h, context_len % block_size
+        token = head + pos * cache_stride_t + d
+        tl.store(k_cache_ptr + token, kept_key, mask=in_head)
+        tl.store(v_cache_ptr + token, kept_value, mask=in_head)
+        store_scales(k_cache_ptr, head, pos, key_scale, None, block_size, D)
+        store_scales(v_cache_ptr, head, pos, value_scale, None, block_size, D)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.eight_bit import check_caches, is_eight_bit
 from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistics
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.linear_residual import linear_residual_plain
@@ -353,12 +354,14 @@ def check_decode_layers(
         raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
     if not x.is_contiguous():
         raise ValueError(f"x has strides {x.stride()}, expected it to be contiguous")
-    like_x = {"dtype": x.dtype, "device": x.device, "last_stride_is_1": True}
-    check_tensor("k_cache", k_cache, shape=(L, "N", "H", "block_size", "D"), **like_x)
-    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), **like_x)
+    kept = k_cache.dtype if is_eight_bit(k_cache) else x.dtype
+    like_cache = {"dtype": kept, "device": x.device, "last_stride_is_1": True}
+    check_tensor("k_cache", k_cache, shape=(L, "N", "H", "block_size", "D"), **like_cache)
+    check_tensor("v_cache", v_cache, shape=tuple(k_cache.shape), **like_cache)
     if v_cache.stride() != k_cache.stride():
         raise ValueError(f"v_cache has strides {v_cache.stride()}, k_cache {k_cache.stride()}")
     H, D = k_cache.shape[2], k_cache.shape[4]
+    check_caches(k_cache[0], v_cache[0], H, x[:, :D], takes_eight_bit=True)
     if H * D != E:
         raise ValueError(f"k_cache has {H} heads of {D}, but x has {E} columns")
     integers = {"device": x.device, "last_stride_is_1": True}

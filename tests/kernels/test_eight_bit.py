@@ -14,6 +14,7 @@ from attention_append_cases import (
 from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import LAYER, make_packed
+from persistent_cases import eight_bit_pool
 from torch import Tensor
 
 from labkit.kernels import (
@@ -35,7 +36,6 @@ from labkit.kernels.eight_bit import (
     quantize,
     read_heads,
     scales_of,
-    write_heads,
 )
 
 kept_in = pytest.mark.parametrize("kept", LIMITS, ids=str)
@@ -84,16 +84,6 @@ def test_a_head_with_a_value_that_is_not_finite_reads_as_nan_and_others_do_not(k
 
 
 # --- in a cache --------------------------------------------------------------------------------------------
-
-
-def eight_bit_pool(pool: Tensor, kept: torch.dtype) -> Tensor:
-    """A pool [L, N, G, block_size, D] as an 8-bit cache keeps it, in memory in which all else is NaN."""
-    *lead, block_size, D = pool.shape
-    size = bytes_of_head(block_size, D, kept)
-    made = torch.full((*lead, size), 255, dtype=torch.uint8, device=pool.device).view(kept)
-    cache = made[..., : block_size * D].unflatten(-1, (block_size, D))
-    write_heads(cache, ..., pool)
-    return cache
 
 
 @kept_in

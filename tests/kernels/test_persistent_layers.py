@@ -9,6 +9,7 @@ from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make
 from refusals import assert_each_wrong_tensor_is_refused
 
 from labkit.kernels import persistent_layers
+from labkit.kernels.eight_bit import LIMITS
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
     MAX_ROWS,
@@ -71,6 +72,15 @@ def test_in_any_precision(decode_layers: Callable, dtype: torch.dtype):
     before = make_case([9, NOBODY], dtype=dtype)
     after = copied(before)
     assert_is_all_layers(decode_layers(after), after, before)
+
+
+@each_form
+@pytest.mark.parametrize("kept", LIMITS, ids=str)
+def test_over_a_cache_in_eight_bits(decode_layers: Callable, kept: torch.dtype):
+    """Near: Triton's interpreter cuts off where a scale should be rounded, so a value may be a step off."""
+    before = make_case([9, NOBODY, 3], kept=kept)
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before, 0.01 if kept == torch.uint8 else 0.1)
 
 
 @each_form

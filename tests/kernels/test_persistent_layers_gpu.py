@@ -6,6 +6,7 @@ import torch
 from attention_append_cases import NOBODY
 from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
 
+from labkit.kernels.eight_bit import LIMITS
 from labkit.kernels.persistent_layers import decode_layers_persistent_triton, make_barrier
 
 pytestmark = [pytest.mark.slow, pytest.mark.cuda]
@@ -24,6 +25,14 @@ def test_it_is_all_layers_at_full_size(rows: int, block_size: int, dtype: torch.
     tolerance = 1e-4 if dtype == torch.float32 else TOLERANCE[dtype]
     assert_is_all_layers(out, after, before, tolerance)
     assert barrier.tolist() == [0]
+
+
+@pytest.mark.parametrize("kept", LIMITS, ids=str)
+def test_it_is_all_layers_over_a_cache_in_eight_bits(kept: torch.dtype):
+    before = make_case(LENGTHS[:2], block_size=64, dtype=torch.float16, kept=kept, **FULL)
+    after = copied(before)
+    out = decode_layers_persistent_triton(*after, make_barrier(CUDA))
+    assert_is_all_layers(out, after, before, tolerance=0.1)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 8])

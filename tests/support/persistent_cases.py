@@ -12,6 +12,7 @@ from attention_append_cases import KERNEL_DEVICE, NOBODY
 from torch import Tensor
 
 from labkit.kernels import NormLinear, fold_layer_norm
+from labkit.kernels.eight_bit import as_stored, bytes_of_head, is_eight_bit, read_heads, write_heads
 from labkit.kernels.layer_table import LayerTable
 from labkit.model import LinearWeights
 
@@ -53,9 +54,11 @@ def make_case(
     room: int = 0,
     bias: bool = True,
     seed: int = 0,
+    kept: torch.dtype | None = None,
 ) -> Case:
     """Random layers and requests of these context lengths, in any slots and blocks. A row of NOBODY has the
-    last slot. room: tokens that a table has room for, at least."""
+    last slot. room: tokens that a table has room for, at least. kept: the caches' dtype, if it is one of 8
+    bits."""
     generator = torch.Generator(device).manual_seed(seed)
     B, E = len(lengths), H * D
 
@@ -96,17 +99,41 @@ def make_case(
             block = blocks[layer % num_tables][b][t // block_size]
             for cache in (k_cache, v_cache):
                 cache[layer, block, :, t % block_size] = randn(n, H, D).to(dtype)
+    if kept is not None:
+        k_cache, v_cache = (eight_bit_pool(cache, kept) for cache in (k_cache, v_cache))
     return Case(randn(B, E).to(dtype), LayerTable(layers), k_cache, v_cache, tables, context_lens, slots)
+
+
+def eight_bit_pool(pool: Tensor, kept: torch.dtype) -> Tensor:
+    """A pool [L, N, G, block_size, D] as an 8-bit cache keeps it, in memory in which all else is NaN."""
+    *lead, block_size, D = pool.shape
+    size = bytes_of_head(block_size, D, kept)
+    made = torch.full((*lead, size), 255, dtype=torch.uint8, device=pool.device).view(kept)
+    cache = made[..., : block_size * D].unflatten(-1, (block_size, D))
+    write_heads(cache, ..., pool)
+    return cache
 
 
 def copied(case: Case) -> Case:
     """The same, with memory of its own for what a call changes."""
-    return case._replace(x=case.x.clone(), k_cache=case.k_cache.clone(), v_cache=case.v_cache.clone())
+    return case._replace(x=case.x.clone(), k_cache=of_its_own(case.k_cache), v_cache=of_its_own(case.v_cache))
+
+
+def of_its_own(cache: Tensor) -> Tensor:
+    """A copy of a cache, of its scales too."""
+    if not is_eight_bit(cache):
+        return cache.clone()
+    base = cache.untyped_storage().clone()
+    return torch.empty(0, dtype=cache.dtype, device=cache.device).set_(
+        base, cache.storage_offset(), cache.shape, cache.stride()
+    )
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Output and pools after the call by the definition, in float64, nothing rounded on the way."""
-    x, k_cache, v_cache = case.x.double(), case.k_cache.double(), case.v_cache.double()
+    """Output and pools after the call by the definition, in float64, nothing rounded on the way but what is
+    kept in 8 bits."""
+    x = case.x.double()
+    k_cache, v_cache = (read_heads(cache, ..., x.dtype).double() for cache in (case.k_cache, case.v_cache))
     B, (H, block_size, D) = len(x), case.k_cache.shape[2:]
     for layer_idx, layer in enumerate(case.table.layers):
         qkv = norm_linear(x, layer.qkv).view(B, 3, H, D)
@@ -116,6 +143,7 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
             t = torch.arange(max(n, 0), device=x.device)
             table = case.block_tables[layer_idx % len(case.block_tables), slot].long()
             query, key, value = qkv[b]
+            key, value = as_stored(key, case.k_cache), as_stored(value, case.v_cache)
             places = layer_idx, table[t // block_size], slice(None), t % block_size
             keys, values = torch.cat([k_cache[places], key[None]]), torch.cat([v_cache[places], value[None]])
             weights = (torch.einsum("hd,thd->ht", query, keys) * D**-0.5).softmax(dim=-1)
@@ -141,5 +169,6 @@ def assert_is_all_layers(out: Tensor, after: Case, before: Case, tolerance: floa
     """out and `after` are what a call leaves of `before`."""
     tolerance = tolerance or TOLERANCE[out.dtype]
     assert out is after.x
-    for have, want in zip((out, after.k_cache, after.v_cache), expected(before), strict=True):
+    pools = (read_heads(cache, ..., torch.float64) for cache in (after.k_cache, after.v_cache))
+    for have, want in zip((out, *pools), expected(before), strict=True):
         torch.testing.assert_close(have.double(), want, rtol=tolerance, atol=tolerance, equal_nan=True)

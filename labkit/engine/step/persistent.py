@@ -5,7 +5,6 @@ from torch import Tensor
 from labkit.engine.step.attention import SharedAttention, SplitAttention
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import paged_attention_append_plain
-from labkit.kernels.eight_bit import is_eight_bit
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
     decode_layers_persistent_triton,
@@ -28,11 +27,8 @@ class PersistentLayers:
         """Whether the kernel does what the step does, and was measured for layers as wide.
 
         It has attention in it, so a step with an attention of the caller's has to launch that. And it knows
-        LayerNorms alone, heads that each have a key, layers of which no other rank has a part, and no cache
-        in 8 bits.
+        LayerNorms alone, heads that each have a key, and layers of which no other rank has a part.
         """
-        if is_eight_bit(step.attention.kv_manager.k_cache):
-            return False
         attention = step.attention.attention
         is_ours = attention is paged_attention_append_plain or isinstance(
             attention, SplitAttention | SharedAttention

@@ -11,16 +11,53 @@ from typing import Any, NamedTuple
 
 import openai
 import pandas as pd
+import torch
 
 from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
 from labkit.learn.lesson_19.parts import Server, asked
+from labkit.learn.variants import Variants
 from labkit.show import Stretch
 from labkit.watch.replaced import noting, replaced
 
 # --- one request on one clock --------------------------------------------------------------------------
 
 CLIENT, LOOP, TOKENIZER, ENGINE, MODEL = "client", "event loop", "tokenizer", "engine", "model"
+ON_A_GPU = Variants("one_request_on_a_gpu")
 now = time.perf_counter
+
+
+class DeviceClock:
+    """When the device gets to a point of its work. A GPU's moments are events of its stream, which are put on
+    the host's clock when all work is done; a CPU works at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        if self._is_cuda:
+            torch.cuda.synchronize()
+            self._zero = self.moment()
+            torch.cuda.synchronize()
+            self._zero_at = now()
+
+    def moment(self) -> Any:
+        """The point behind all work that was launched so far."""
+        if not self._is_cuda:
+            return now()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, moment: Any) -> float:
+        """A moment in seconds of time.perf_counter()."""
+        if not self._is_cuda:
+            return moment
+        moment.synchronize()
+        return self._zero_at + 1e-3 * self._zero.elapsed_time(moment)
+
+
+def on_a_gpu() -> list[Stretch]:
+    """What is drawn of a request that a GPU served, from a file under data/."""
+    samples = ON_A_GPU.part("request").samples
+    return [Stretch(s.lane, s.work, s.start_ms, s.end_ms) for s in samples]
 
 
 @dataclass
@@ -114,8 +151,9 @@ def one_request(engine: InferenceEngine, text: str, num_tokens: int, **parts: An
 
 @contextmanager
 def watched(server: Server, marks: Marks) -> Iterator[None]:
-    """Inside the block, what the server and its engine do is noted."""
-    engine, launched = server.engine, []
+    """Inside the block, what the server and its engine do is noted; what the device does, behind it."""
+    engine, launched, on_device = server.engine, [], []
+    clock = DeviceClock(engine.device)
 
     def step_of(inner: Callable) -> Callable:
         def step() -> None:
@@ -130,9 +168,9 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
     def launch_of(work: str) -> Callable[[Callable], Callable]:
         def wrapper(inner: Callable) -> Callable:
             def launch(*args: Any, **kwargs: Any) -> Any:
-                start = now()
+                start = clock.moment()
                 made = inner(*args, **kwargs)
-                marks.launches.append((start, now(), work))
+                on_device.append((start, clock.moment(), work))
                 launched.append(work)
                 return made
 
@@ -165,6 +203,7 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
         ):
             stack.enter_context(replaced(owner, name, wrapper))
         yield
+    marks.launches += [(clock.seconds(start), clock.seconds(end), work) for start, end, work in on_device]
 
 
 # --- what HTTP costs -------------------------------------------------------------------------------------
