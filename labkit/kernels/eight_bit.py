@@ -139,7 +139,7 @@ def load_words(cache_ptr, row, BLOCK_D: tl.constexpr, live, D):
 @triton.jit
 def unpacked(words, kept: tl.constexpr, dtype: tl.constexpr):
     """The values [T, D] in words [T, D / 4], in a dtype to compute in, and not yet multiplied by their
-    scales: whole numbers up to 127 or floats of 4 bits, which are exact in any.
+    scales: whole numbers up to 127, or floats of 4 significant bits, which are exact in any.
 
     A GPU converts bytes to floats slowly. But 0x6400 + byte are the bits of 1024 + byte in float16.
     """
