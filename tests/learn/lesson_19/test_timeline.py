@@ -21,8 +21,6 @@ def test_the_moments_of_a_request_are_in_order(device: str):
     assert [work for _, _, work in marks.launches] == ["a prompt's chunk"] + ["a token's step"] * 3
     moments = [moment for start, end, _ in marks.launches for moment in (start, end)]
     assert moments == sorted(moments)
-    a_little = 1e-3  # two clocks are put on one
-    assert marks.timing.admitted - a_little < moments[0] and moments[-1] < marks.received[-1] + a_little
     lanes = {stretch.lane for stretch in marks.stretches()}
     assert lanes == {"client", "event loop", "tokenizer", "engine", "model"}
     assert marks.table().loc["the prompt is computed", "ms"] > 0
