@@ -104,7 +104,7 @@ def add_piece(
     weights = tl.exp(scores - new_largest)
     total = total * correction + weights
     if kept.primitive_bitwidth == 8:
-        weights *= value_scales  # and so they become the values'
+        weights *= value_scales  # behind `total`, which has no scales in it
     acc = acc * correction[:, None] + weights[:, None] * values.to(tl.float32)
     return new_largest, total, acc
 
