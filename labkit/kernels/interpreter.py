@@ -21,31 +21,53 @@ def mend_loops(interpreter: ModuleType) -> None:
 
 
 def mend_calls(interpreter: ModuleType, language: ModuleType) -> None:
-    """Let it prepare `triton.language` once for a launch. By itself it does so again for each call of a
-    function inside of a kernel, `tl.sum` among them, which takes longer than what the call computes."""
+    """Let it prepare `triton.language` once for a launch, and put it back behind a call without a grid. By
+    itself it prepares it again for each call of a function inside of a kernel, `tl.sum` among them, which
+    takes longer than what the call computes. And what it leaves prepared `builtins_untraced` cannot reach."""
     prepare, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    thread = threading.local()  # prepared: names of what a kernel sees of the language, within a launch
+    call = interpreter.InterpretedFunction.__call__
+    # Within a launch or a call, prepared: names of what a kernel sees of the language; first: what puts that
+    # back.
+    thread = threading.local()
 
     def prepare_once(fn: Callable) -> Any:
         prepared = getattr(thread, "prepared", None)
-        if prepared is None:  # a call outside of any launch
+        if prepared is None:  # for somebody else
             return prepare(fn)
         visible = fn.__globals__.values()
         seen = {each.__name__ for each in (language, language.core) if any(v is each for v in visible)}
         if seen and seen <= prepared:
             return None  # which only a launch would use
         scope = prepare(fn)
+        thread.first = thread.first or scope
         prepared |= seen
         return scope
 
-    def launch_once(*args: Any, **kwargs: Any) -> None:
-        outer, thread.prepared = getattr(thread, "prepared", None), set()
+    @contextmanager
+    def prepared_anew() -> Iterator[None]:
+        outer = getattr(thread, "prepared", None), getattr(thread, "first", None)
+        thread.prepared, thread.first = set(), None
         try:
-            launch(*args, **kwargs)
+            yield
         finally:
-            thread.prepared = outer
+            thread.prepared, thread.first = outer
+
+    def launch_once(*args: Any, **kwargs: Any) -> None:
+        with prepared_anew():
+            launch(*args, **kwargs)
+
+    def call_once(*args: Any, **kwargs: Any) -> Any:
+        if getattr(thread, "prepared", None) is not None:
+            return call(*args, **kwargs)
+        with prepared_anew():
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if thread.first is not None:
+                    thread.first.restore()
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = prepare_once, launch_once
+    interpreter.InterpretedFunction.__call__ = call_once
 
 
 @contextmanager
