@@ -184,19 +184,12 @@ def test_it_is_built_on_prompts_in_chunks():
 # --- on a GPU ----------------------------------------------------------------------------------------------
 
 
-# Of 40: what the plain twins reach where their weights are changed by a third of a rounding. In fp8 one text
-# has two likeliest tokens so near to each other that in float32 a millionth decides between them.
-LEAST_EQUAL = {
-    INT8: {torch.float32: 38, torch.float16: 32, torch.bfloat16: 16},
-    FP8: {torch.float32: 32, torch.float16: 16, torch.bfloat16: 8},
-}
-
-
 @pytest.mark.cuda
 @each_type
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_on_a_gpu_tokens_are_those_of_the_plain_twins_but_for_ties(tiny, options, dtype):
-    """In graphs: of a trained model most requests make the same tokens."""
+    """In graphs; of a trained model nearly all requests make the same tokens. (In bfloat16 with 3 bits of a
+    key behind its leading one, the twins themselves do so for one text of five.)"""
     if torch.cuda.get_device_capability() < (8, 9):
         options = INT8
     prompts = [tiny.tokenizer.encode(text) for text in TEXTS] * 8
@@ -206,7 +199,8 @@ def test_on_a_gpu_tokens_are_those_of_the_plain_twins_but_for_ties(tiny, options
     engine = InferenceEngine(tiny, options, device="cuda", dtype=dtype, cache=cache)
     made = tokens_of(engine.generate(prompts, params))
     equal = sum(a == b for a, b in zip(made, tokens_of(plain) * 8, strict=True))
-    assert equal >= LEAST_EQUAL[options][dtype]
+    least = {torch.float32: 38, torch.float16: 24, torch.bfloat16: 24 if options is INT8 else 8}
+    assert equal >= least[dtype]  # of 40
     assert tokens_of(engine.generate(prompts, params))[:5] == made[:5] or dtype != torch.float32
     assert_no_block_is_lost(engine)
 
