@@ -14,6 +14,7 @@ from labkit.errors import OptionError
 from labkit.results.device_time import KernelTime, TracedStep
 from labkit.watch import steady_decode
 
+TO_HOST = ("DtoH", "_numbers_to_host_kernel")  # in the names of what brings tokens to the host
 WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 
 
@@ -44,13 +45,14 @@ def read_device_time(
 ) -> TracedStep:
     """The mean of the last `num_steps` steps of a Chrome trace.
 
-    events: of WARMUP_STEPS + `num_steps` steps, each of which ends with copies to the host. A kernel that is
-    launched early waits inside for the one before it, so its time is counted from where that one ends.
+    events: of WARMUP_STEPS + `num_steps` steps, each of which ends with copies to the host, or with a kernel
+    that writes there. A kernel that is launched early waits inside for the one before it, so its time is
+    counted from where that one ends.
     """
     on_device = sorted(
         (e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"]
     )
-    copies = [i for i, e in enumerate(on_device) if "DtoH" in e["name"]]
+    copies = [i for i, e in enumerate(on_device) if any(name in e["name"] for name in TO_HOST)]
     ends = copies[:: -(len(copies) // (WARMUP_STEPS + num_steps))]  # the last copy of each step, backwards
     first, last = ends[num_steps], ends[0]
     latest = began = on_device[first]["ts"] + on_device[first]["dur"]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
 from labkit.engine.prefill import FirstTokens, keep_prompt
@@ -102,7 +103,10 @@ class PackedPrefill:
             counts = [0] * len(prompts)
             if any(each.num_left for each in joining.values()):
                 chunk = self.make_chunk(prompts, num_launched, self.max_tokens)
-                counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
+                if self.make_chunk is PackedChunk:  # whose prompts nobody needs to read again
+                    counts = [end - start for start, end in pairwise(chunk.starts)]
+                else:
+                    counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
         finished = finished_by(joining.values(), counts)
         launched = self.chunk_step.launch(chunk, joining, finished)
         for each, count in zip(joining.values(), counts, strict=True):

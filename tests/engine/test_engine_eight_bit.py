@@ -1,5 +1,6 @@
 """Rung 16, whose keys and values are kept in 8 bits: what changes and by how little, and what stays."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -16,7 +17,16 @@ from helpers import (
     tokens_of,
 )
 
-from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, load_model, paths
+from labkit import (
+    LADDER,
+    CacheConfig,
+    Completion,
+    FinishReason,
+    InferenceEngine,
+    SamplingParams,
+    load_model,
+    paths,
+)
 from labkit.bench import dense_tokens
 from labkit.bench.perplexity import perplexity
 from labkit.engine.device import cache_dtype
@@ -184,23 +194,44 @@ def test_it_is_built_on_prompts_in_chunks():
 # --- on a GPU ----------------------------------------------------------------------------------------------
 
 
+# How near two tokens' log probabilities may be, so that rounding decides between them. The plain twins part
+# at 1e-5, 0.0055 and 0.022 at most where their weights are changed by 1e-6 (float32), and by a third of what
+# float16 and bfloat16 round off: a key that falls to another of 8 bits by that is a sixteenth off. And in
+# those, logits of 8 to 16 are multiples of 0.008 and 0.06.
+TIES = {torch.float32: 0.001, torch.float16: 0.02, torch.bfloat16: 0.15}
+# Of 40 requests, how many may part. In fp8 one text of five has a tie that float32 decides, and in bfloat16
+# but for one text all do.
+MOST_PARTED = {
+    INT8: {torch.float32: 2, torch.float16: 16, torch.bfloat16: 16},
+    FP8: {torch.float32: 8, torch.float16: 16, torch.bfloat16: 32},
+}
+
+
+def gaps(twin: Completion, made: Sequence[int]) -> list[float]:
+    """Where other tokens than the twin's were made: how much likelier its own was to it than the first other
+    one, 20 at least if that is none of its 20 likeliest; [] where all are the same."""
+    for mine, other in zip(twin.logprobs, made, strict=True):
+        if mine.token_id != other:
+            return [mine.logprob - dict(mine.top).get(other, mine.logprob - 20)]
+    return []
+
+
 @pytest.mark.cuda
 @each_type
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", TIES, ids=str)
 def test_on_a_gpu_tokens_are_those_of_the_plain_twins_but_for_ties(tiny, options, dtype):
-    """In graphs; of a trained model nearly all requests make the same tokens. (In bfloat16 with 3 bits of a
-    key behind its leading one, the twins themselves do so for one text of five.)"""
+    """In graphs. Of each text the first token that is another one was as likely, but for rounding, and behind
+    it all may differ."""
     if torch.cuda.get_device_capability() < (8, 9):
         options = INT8
     prompts = [tiny.tokenizer.encode(text) for text in TEXTS] * 8
     params = SamplingParams(24, stop_on_eos=False)
-    cache = CacheConfig(block_size=16)
-    plain = make_engine(tiny, options, block_size=16).generate(prompts[:5], params)
-    engine = InferenceEngine(tiny, options, device="cuda", dtype=dtype, cache=cache)
+    twins = make_engine(tiny, options, block_size=16).generate(prompts[:5], replace(params, logprobs=20))
+    engine = InferenceEngine(tiny, options, device="cuda", dtype=dtype, cache=CacheConfig(block_size=16))
     made = tokens_of(engine.generate(prompts, params))
-    equal = sum(a == b for a, b in zip(made, tokens_of(plain) * 8, strict=True))
-    least = {torch.float32: 38, torch.float16: 24, torch.bfloat16: 24 if options is INT8 else 8}
-    assert equal >= least[dtype]  # of 40
+    parted = [gap for twin, tokens in zip(twins * 8, made, strict=True) for gap in gaps(twin, tokens)]
+    assert all(gap <= TIES[dtype] for gap in parted), sorted(parted)
+    assert len(parted) <= MOST_PARTED[options][dtype]
     assert tokens_of(engine.generate(prompts, params))[:5] == made[:5] or dtype != torch.float32
     assert_no_block_is_lost(engine)
 

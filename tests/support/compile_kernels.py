@@ -42,6 +42,7 @@ from kernel_calls import (
     grouped_packed,
     linear_residual,
     norm_linear,
+    numbers,
     packed,
     verified,
 )
@@ -51,6 +52,7 @@ from labkit.kernels import (
     decode_ends,
     fused_linear,
     grouped_attention,
+    host_numbers,
     kv_append,
     library_linear,
     ngram_drafts,
@@ -85,6 +87,7 @@ MODULES = (
     decode_ends,
     fused_linear,
     grouped_attention,
+    host_numbers,
     kv_append,
     library_linear,
     ngram_drafts,
@@ -183,6 +186,7 @@ def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
 def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
     yield partial(drafts)
+    yield partial(numbers)
     yield partial(verified)
     for dtype in DTYPES:
         yield partial(ends, dtype)
@@ -207,6 +211,7 @@ def quick(arch: int) -> Iterator[Case]:
     if arch not in (NATIVE, TIGHTEST):
         return
     yield partial(drafts)
+    yield partial(numbers)
     yield partial(verified)
     yield partial(ends, torch.float16)
     yield partial(draw, torch.float16)

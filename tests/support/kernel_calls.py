@@ -1,6 +1,7 @@
 """Calls of the kernels' wrappers, each with an engine's arguments: tensors that need have no numbers."""
 
 from functools import partial
+from unittest.mock import patch
 
 import torch
 
@@ -11,6 +12,7 @@ from labkit.kernels import (
     distribution,
     eight_bit,
     fused_linear,
+    host_numbers,
     kv_append,
     library_linear,
     ngram_drafts,
@@ -51,6 +53,13 @@ def linear_residual(
 ) -> None:
     x, weight, bias, rest = (empty(*shape, dtype=dtype) for shape in ((M, K), (N, K), (N,), (M, N)))
     residual.linear_residual_triton(x, weight, bias, rest, prefetch=prefetch, tile=tile)
+
+
+def numbers() -> None:
+    """To a GPU and back."""
+    with patch.object(torch.Tensor, "is_pinned", lambda numbers: True):  # of numbers that there are not
+        host_numbers.copy_numbers_triton(torch.empty(9, dtype=torch.int64), int64(9))
+        host_numbers.copy_numbers_triton(int64(9), torch.empty(9, dtype=torch.int64))
 
 
 def caches(kept: torch.dtype, G: int, block_size: int, D: int) -> list[torch.Tensor]:

@@ -56,6 +56,7 @@ from labkit.kernels import (
     require_triton,
     triton_status,
 )
+from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain, copy_numbers_triton
 from labkit.kernels.tile_tables import tiles_for
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefixes
 from labkit.model import ModelConfig, Network
@@ -164,7 +165,18 @@ def build_resident_step(
     device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
     device_step.sampler = build_sampler(parts, on_triton)
     launched = parts["launch"](device_step) if is_graph else device_step
-    return ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path, device_step)
+    step = ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path, device_step)
+    slots.staging.copy = step.pinned_tokens.copy = pick_copy(options, device, on_triton)
+    return step
+
+
+def pick_copy(options: EngineOptions, device: torch.device, on_triton: bool) -> CopyNumbers:
+    """How a decode step's few numbers go between the host and the device: by kernels, where latency is hidden.
+
+    A chunk's are many, and work enough hides them; launching a kernel costs the host more than a copy.
+    """
+    is_kernel = options.latency == "hidden" and on_triton and device.type == "cuda"
+    return copy_numbers_triton if is_kernel else copy_numbers_plain
 
 
 def build_sampler(parts: Parts, on_triton: bool) -> Sampler:

@@ -7,6 +7,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain
+
 NUM_BUFFERS = 4  # a step sends once at most, behind a step that may still run: there is always one to write
 
 
@@ -21,6 +23,7 @@ class PinnedStaging:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
+        self.copy: CopyNumbers = copy_numbers_plain  # or by a kernel: an engine sets it
         self._device = device
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
@@ -35,7 +38,7 @@ class PinnedStaging:
         buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
         sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
-        sent.copy_(buffer, non_blocking=True)
+        self.copy(buffer, sent)
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
@@ -55,6 +58,7 @@ class PinnedTokens:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: tokens copied at most in one go."""
+        self.copy: CopyNumbers = copy_numbers_plain  # or by a kernel: an engine sets it
         self._size = size
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
@@ -65,7 +69,7 @@ class PinnedTokens:
         """Start the copy of int64 [n]."""
         turn = self._free_buffer()
         buffer = self.buffers[turn][: len(token_ids)]
-        buffer.copy_(token_ids, non_blocking=True)
+        self.copy(token_ids, buffer)
         event = None
         if self._is_cuda:
             event = torch.cuda.Event()

@@ -107,6 +107,7 @@ class ResidentVerifyStep:
         device = self._texts.device
         self._staging = PinnedStaging(max(self._texts.shape[1], self._bounds.numel()), device)
         self._pinned_tokens = PinnedTokens(2 * MOST_ROWS, device)
+        self._staging.copy = self._pinned_tokens.copy = decode_step.pinned_tokens.copy
         # By slot: whose text the device has, and how many of its tokens.
         self._known: dict[int, tuple[InferenceSession, int]] = {}
         self._sent: list[int] = []  # the bounds that the device has

@@ -5,16 +5,23 @@ from collections.abc import Callable
 import pytest
 import torch
 from devices import CPU, CUDA, busy_gpu
+from resident_helpers import gpu_engine
+from triton_marks import needs_triton
 
+from labkit import LADDER, SamplingParams
+from labkit.bench.cost_cards import count_on_device
+from labkit.engine.step.build import pick_copy
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens
+from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain, copy_numbers_triton
 
 # --- there and back --------------------------------------------------------------------------------
 
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
 
 
-def assert_numbers_arrive(device: torch.device) -> None:
+def assert_numbers_arrive(device: torch.device, copy: CopyNumbers = copy_numbers_plain) -> None:
     staging = PinnedStaging(8, device)
+    staging.copy = copy
     for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
         sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
         assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, device.type, numbers)
@@ -123,15 +130,34 @@ def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
     assert [copy.read() for copy in copies] == list(landing.values())
 
 
-@pytest.mark.cuda
-def test_on_a_gpu_what_is_sent_arrives():
-    assert_numbers_arrive(CUDA)
+def test_they_go_by_kernels_where_latency_is_hidden_on_a_gpu():
+    picked = {
+        rung: pick_copy(LADDER[rung].options, CUDA, on_triton=True) for rung in ("06", "10", "11", "16")
+    }
+    assert picked == dict.fromkeys(("06", "10"), copy_numbers_plain) | dict.fromkeys(
+        ("11", "16"), copy_numbers_triton
+    )
+    assert pick_copy(LADDER["11"].options, CUDA, on_triton=False) is copy_numbers_plain
+    assert pick_copy(LADDER["11"].options, CPU, on_triton=True) is copy_numbers_plain
+
+
+# --- on a GPU --------------------------------------------------------------------------------------
+
+by_both = pytest.mark.parametrize("copy", [copy_numbers_plain, copy_numbers_triton], ids=["copy", "kernel"])
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends():
+@by_both
+def test_on_a_gpu_what_is_sent_arrives(copy):
+    assert_numbers_arrive(CUDA, copy)
+
+
+@pytest.mark.cuda
+@by_both
+def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends(copy):
     """Trap 5: a buffer may not be written again while its copy is on its way."""
     staging = PinnedStaging(100_000, CUDA)
+    staging.copy = copy
     busy_gpu()
     sent = [staging.send(torch.full((100_000,), i)) for i in range(12)]
     for i, numbers in enumerate(sent):
@@ -139,13 +165,16 @@ def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends():
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting():
+@by_both
+def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting(copy):
     numbers = [torch.full((1000,), i) for i in range(2)]
     earlier = PinnedStaging(1000, CUDA)
+    earlier.copy = copy  # the kernel is compiled by then
     for n in [earlier.send(n) for n in numbers]:
         assert n.is_cuda  # its memory is there to be used again, once it is let go of
     del n
     staging = PinnedStaging(1000, CUDA)
+    staging.copy = copy
     torch.cuda.set_sync_debug_mode("error")
     try:
         busy_gpu()
@@ -158,9 +187,12 @@ def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting():
 
 
 @pytest.mark.cuda
-def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out():
+@by_both
+def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out(copy):
     pinned_tokens = PinnedTokens(100_000, CUDA)
+    pinned_tokens.copy = copy
     token_ids = torch.empty(100_000, dtype=torch.int64, device=CUDA).fill_(0)  # that kernel is loaded now
+    pinned_tokens.start_copy(token_ids).read()
     torch.cuda.synchronize()
     busy_gpu()
     token_ids.fill_(1)
@@ -171,3 +203,18 @@ def test_on_a_gpu_numbers_are_read_as_they_were_when_they_set_out():
     assert not torch.cuda.current_stream().query()
     assert set(first.read()) == {1}
     assert second.read() == [2] * 10
+
+
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize(("rung", "has_copies"), [("10", True), ("14", False)])
+def test_on_a_gpu_no_copy_stands_between_steps_where_latency_is_hidden(tiny, rung, has_copies):
+    engine = gpu_engine(tiny, LADDER[rung].options, block_size=2, max_batch_size=4)
+    params = SamplingParams(40, stop_on_eos=False)
+    engine.generate([(1, 2, 3)], params)
+    engine.add_request((5, 6, 7), params)
+    for _ in range(6):
+        engine.step()
+    counts = [count_on_device(engine) for _ in range(2)]  # one of which takes a block, and sends
+    assert all((count.d2h_copies > 0) == has_copies for count in counts)
+    assert (sum(count.h2d_copies for count in counts) > 0) == has_copies

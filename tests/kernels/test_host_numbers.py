@@ -1,0 +1,64 @@
+"""Numbers between host and GPU by a kernel arrive as by a copy."""
+
+import pytest
+import torch
+from devices import CUDA
+from hypothesis import given
+from hypothesis import strategies as st
+
+from labkit.kernels.host_numbers import NUMBERS_PER_PROGRAM, copy_numbers_plain, copy_numbers_triton
+
+EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
+both = pytest.mark.parametrize("copy", [copy_numbers_plain, copy_numbers_triton], ids=["plain", "triton"])
+
+
+@both
+@given(st.lists(st.sampled_from(EDGES), max_size=9))
+def test_all_arrive_and_nothing_behind_them_is_written(copy, numbers):
+    target = torch.full((len(numbers) + 3,), 7)
+    copy(torch.tensor(numbers, dtype=torch.int64), target[: len(numbers)])
+    assert target.tolist() == [*numbers, 7, 7, 7]
+
+
+@both
+@pytest.mark.parametrize("count", [NUMBERS_PER_PROGRAM - 1, NUMBERS_PER_PROGRAM, NUMBERS_PER_PROGRAM + 1])
+def test_so_they_do_where_there_are_more_than_a_program_takes(copy, count):
+    target = torch.full((count + 1,), 7)
+    copy(torch.arange(count), target[:count])
+    assert target.tolist() == [*range(count), 7]
+
+
+@both
+@pytest.mark.parametrize(
+    ("source", "target", "what"),
+    [
+        (torch.zeros(3), torch.zeros(3, dtype=torch.int64), r"source is torch.float32, expected torch.int64"),
+        (torch.arange(3), torch.zeros(3, dtype=torch.int32), r"target is torch.int32, expected torch.int64"),
+        (torch.arange(3), torch.arange(4), r"target has shape \[4\], expected \[3\]"),
+        (torch.arange(6)[::2], torch.arange(3), r"source has strides \(2,\)"),
+    ],
+    ids=["source dtype", "target dtype", "length", "strides"],
+)
+def test_what_does_not_fit_is_named(copy, source, target, what):
+    with pytest.raises(ValueError, match=what):
+        copy(source, target)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_kernel_reads_and_writes_pinned_memory():
+    there, back = torch.zeros(5000, dtype=torch.int64, device=CUDA), torch.zeros(5000).long().pin_memory()
+    copy_numbers_triton(torch.arange(5000).pin_memory(), there)
+    assert there.tolist() == list(range(5000))
+    copy_numbers_triton(there + 1, back)
+    torch.cuda.synchronize()
+    assert back.tolist() == list(range(1, 5001))
+
+
+@pytest.mark.cuda
+@both
+def test_memory_that_a_gpu_cannot_reach_is_refused(copy):
+    on_gpu, pageable = torch.arange(3, device=CUDA), torch.arange(3)
+    with pytest.raises(ValueError, match="target is in memory that a GPU cannot reach"):
+        copy(on_gpu, pageable)
+    with pytest.raises(ValueError, match="source is in memory that a GPU cannot reach"):
+        copy(pageable, on_gpu)
