@@ -171,7 +171,7 @@ def build_resident_step(
 
 
 def pick_copy(options: EngineOptions, device: torch.device, on_triton: bool) -> CopyNumbers:
-    """How a decode step's few numbers go between the host and the device: by kernels, where latency is hidden.
+    """How a decode step's few numbers go between host and device: by kernels, where latency is hidden.
 
     A chunk's are many, and work enough hides them; launching a kernel costs the host more than a copy.
     """
