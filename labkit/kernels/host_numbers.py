@@ -61,9 +61,7 @@ def check_copy_numbers(source: Tensor, target: Tensor) -> None:
     """Raises ValueError unless both are int64 [n], contiguous, and what is on no GPU is pinned if the other
     one is on a GPU."""
     check_tensor("source", source, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
-    check_tensor("target", target, shape=tuple(source.shape), dtype=torch.int64, last_stride_is_1=True)
-    for name, numbers, other in (("source", source, target), ("target", target, source)):
-        if other.is_cuda and not numbers.is_cuda and not numbers.is_pinned():
-            raise ValueError(
-                f"{name} is in memory that a GPU cannot reach: pass a tensor made with pin_memory=True"
-            )
+    check_tensor("target", target, shape=source.shape, dtype=torch.int64, last_stride_is_1=True)
+    if source.is_cuda != target.is_cuda and not (source if target.is_cuda else target).is_pinned():
+        name = "source" if target.is_cuda else "target"
+        raise ValueError(f"{name} is in memory that a GPU cannot reach: make it with pin_memory=True")

@@ -146,7 +146,7 @@ def packed_attention_triton(
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])  # which changes from chunk to chunk
 def _packed_attention_kernel(
     query_ptr,
     k_cache_ptr,

@@ -90,6 +90,12 @@ def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: dict[int
         assert p["spilled"] <= (SPILLED_AT_HOME.get(p["kernel"], 0) if is_native else 12 * 4), p  # bytes
 
 
+def test_no_kernel_is_compiled_anew_for_another_number_of_rows(programs: dict[int, list]):
+    """In the middle of serving. Sizes of a model and strides may be special: they stay."""
+    for p in itertools.chain(*programs.values()):
+        assert not {"M", "T", "n"} & set(p["special"]), p
+
+
 def test_no_kernel_is_left_out(programs: dict[int, list], request: pytest.FixtureRequest):
     """Of those that there are, on every GPU that is compiled for, and in half precision with every tile."""
     is_full = request.node.callspec.params["programs"] == "full"

@@ -276,6 +276,12 @@ def bytes_before_wait(ptx: str) -> int:
     return sum(int(count or 1) * int(bits) // 8 for count, bits in loads)
 
 
+def special_arguments(compiled: triton.compiler.CompiledKernel) -> list[str]:
+    """The arguments for whose values, a multiple of 16 or 1, it was compiled: others need another kernel."""
+    names = list(compiled.src.signature)
+    return sorted({names[place] for place, *_ in [*compiled.src.attrs, *compiled.src.constants]})
+
+
 def compile_case(arch: int, case: Case) -> list[dict]:
     """What its kernels take of such a GPU."""
     taken, run = [], JITFunction.run
@@ -297,6 +303,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
                 "early": compiled.metadata.launch_pdl,
                 "prefetch_layouts": prefetch_layouts(compiled.asm["ttgir"]),
                 "bytes_before_wait": bytes_before_wait(compiled.asm["ptx"]),
+                "special": special_arguments(compiled),
             }
         )
 

@@ -166,7 +166,9 @@ def build_resident_step(
     device_step.sampler = build_sampler(parts, on_triton)
     launched = parts["launch"](device_step) if is_graph else device_step
     step = ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path, device_step)
-    slots.staging.copy = step.pinned_tokens.copy = pick_copy(options, device, on_triton)
+    copy = slots.staging.copy = step.pinned_tokens.copy = pick_copy(options, device, on_triton)
+    if copy is copy_numbers_triton:  # which is compiled here, and not at the first request
+        step.pinned_tokens.start_copy(slots.staging.send(torch.zeros(1, dtype=torch.int64))).read()
     return step
 
 

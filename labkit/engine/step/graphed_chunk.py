@@ -43,6 +43,10 @@ class GraphedChunkStep:
         with cuda_captures(run) as capture:
             for bucket in self.buckets[::-1]:
                 self.graphs[bucket] = capture(bucket, Draws.NONE)
+        if max_tokens > self.buckets[-1]:  # what such a chunk launches is compiled now, not in serving
+            numbers = torch.zeros(self.layout.size(self.buckets[-1] + 1), dtype=torch.int64, device=device)
+            with torch.inference_mode():
+                chunk_step(numbers)
 
     def num_rows(self, num_tokens: int) -> int:
         """Rows that a chunk of so many tokens is computed with, pads included."""
