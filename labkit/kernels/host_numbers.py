@@ -5,29 +5,18 @@ CUDA graphs, the second begins some 12 us after the first has ended, on an H200,
 there that reads or writes the pinned memory by itself (data/latency_variants_h200.json, part `between`).
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
-CopyNumbers = Callable[[Tensor, Tensor], None]
 NUMBERS_PER_PROGRAM = 1024
 
 
-def copy_numbers_plain(source: Tensor, target: Tensor) -> None:
-    """Start a copy of int64 [n] to int64 [n], one of them in pinned memory where the other is on a GPU.
-
-    Plain PyTorch: the oracle of `copy_numbers_triton`. Raises ValueError for arguments that do not fit.
-    """
-    check_copy_numbers(source, target)
-    target.copy_(source, non_blocking=True)
-
-
 def copy_numbers_triton(source: Tensor, target: Tensor) -> None:
-    """What `copy_numbers_plain` does, in a kernel of the current stream.
+    """Start a copy of int64 [n] to int64 [n], one of them in pinned memory where the other is on a GPU, in a
+    kernel of the current stream. Its plain twin is `target.copy_(source, non_blocking=True)`.
 
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """

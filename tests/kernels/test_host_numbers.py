@@ -6,10 +6,11 @@ from devices import CUDA
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.kernels.host_numbers import NUMBERS_PER_PROGRAM, copy_numbers_plain, copy_numbers_triton
+from labkit.engine.step.staging import by_copy_engine
+from labkit.kernels.host_numbers import NUMBERS_PER_PROGRAM, copy_numbers_triton
 
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
-both = pytest.mark.parametrize("copy", [copy_numbers_plain, copy_numbers_triton], ids=["plain", "triton"])
+both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton], ids=["copy", "kernel"])
 
 
 @both
@@ -28,7 +29,6 @@ def test_so_they_do_where_there_are_more_than_a_program_takes(copy, count):
     assert target.tolist() == [*range(count), 7]
 
 
-@both
 @pytest.mark.parametrize(
     ("source", "target", "what"),
     [
@@ -39,9 +39,9 @@ def test_so_they_do_where_there_are_more_than_a_program_takes(copy, count):
     ],
     ids=["source dtype", "target dtype", "length", "strides"],
 )
-def test_what_does_not_fit_is_named(copy, source, target, what):
+def test_what_does_not_fit_is_named(source, target, what):
     with pytest.raises(ValueError, match=what):
-        copy(source, target)
+        copy_numbers_triton(source, target)
 
 
 @pytest.mark.cuda
@@ -55,10 +55,9 @@ def test_on_a_gpu_a_kernel_reads_and_writes_pinned_memory():
 
 
 @pytest.mark.cuda
-@both
-def test_memory_that_a_gpu_cannot_reach_is_refused(copy):
+def test_memory_that_a_gpu_cannot_reach_is_refused():
     on_gpu, pageable = torch.arange(3, device=CUDA), torch.arange(3)
     with pytest.raises(ValueError, match="target is in memory that a GPU cannot reach"):
-        copy(on_gpu, pageable)
+        copy_numbers_triton(on_gpu, pageable)
     with pytest.raises(ValueError, match="source is in memory that a GPU cannot reach"):
-        copy(pageable, on_gpu)
+        copy_numbers_triton(pageable, on_gpu)

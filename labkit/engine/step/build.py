@@ -32,7 +32,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane, halves_gain
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
-from labkit.engine.step.slots import DeviceSlots
+from labkit.engine.step.slots import DeviceSlots, SlotState
 from labkit.engine.step.summed import summed
 from labkit.engine.step.verify import PLAIN as PLAIN_VERIFY
 from labkit.engine.step.verify import GraphedVerifyStep, VerifyKernels, VerifyStep
@@ -56,7 +56,7 @@ from labkit.kernels import (
     require_triton,
     triton_status,
 )
-from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain, copy_numbers_triton
+from labkit.kernels.host_numbers import copy_numbers_triton
 from labkit.kernels.tile_tables import tiles_for
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefixes
 from labkit.model import ModelConfig, Network
@@ -166,19 +166,22 @@ def build_resident_step(
     device_step.sampler = build_sampler(parts, on_triton)
     launched = parts["launch"](device_step) if is_graph else device_step
     step = ResidentDecodeStep(kv_manager, slots, launched, device_step.attention.path, device_step)
-    copy = slots.staging.copy = step.pinned_tokens.copy = pick_copy(options, device, on_triton)
-    if copy is copy_numbers_triton:  # which is compiled here, and not at the first request
-        step.pinned_tokens.start_copy(slots.staging.send(torch.zeros(1, dtype=torch.int64))).read()
+    if options.latency == "hidden" and on_triton and device.type == "cuda":
+        carry_by_kernels(step)
     return step
 
 
-def pick_copy(options: EngineOptions, device: torch.device, on_triton: bool) -> CopyNumbers:
-    """How a decode step's few numbers go between host and device: by kernels, where latency is hidden.
+def carry_by_kernels(step: ResidentDecodeStep) -> None:
+    """Have the step's few numbers go between host and GPU by kernels, which are compiled now.
 
-    A chunk's are many, and work enough hides them; launching a kernel costs the host more than a copy.
+    A chunk's are many, and work enough hides their copies; launching a kernel costs the host more than one.
     """
-    is_kernel = options.latency == "hidden" and on_triton and device.type == "cuda"
-    return copy_numbers_triton if is_kernel else copy_numbers_plain
+    numbers = torch.zeros(1, dtype=torch.int64)
+    if isinstance(step.slots, SlotState):  # the caller's own may send in another way
+        step.slots.staging.copy = copy_numbers_triton
+        step.slots.staging.send(numbers)
+    step.pinned_tokens.copy = copy_numbers_triton
+    step.pinned_tokens.start_copy(numbers.to(step.kv_manager.k_cache.device)).read()
 
 
 def build_sampler(parts: Parts, on_triton: bool) -> Sampler:

@@ -7,8 +7,6 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain
-
 NUM_BUFFERS = 4  # a step sends once at most, behind a step that may still run: there is always one to write
 
 
@@ -23,7 +21,7 @@ class PinnedStaging:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
-        self.copy: CopyNumbers = copy_numbers_plain  # or by a kernel: an engine sets it
+        self.copy = by_copy_engine  # or a kernel: an engine sets it
         self._device = device
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
@@ -58,7 +56,7 @@ class PinnedTokens:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: tokens copied at most in one go."""
-        self.copy: CopyNumbers = copy_numbers_plain  # or by a kernel: an engine sets it
+        self.copy = by_copy_engine  # or a kernel: an engine sets it
         self._size = size
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
@@ -113,6 +111,11 @@ class TokenCopy:
         token_ids: list[int] = self._buffer.tolist()
         self.is_read = True  # the buffer is free for another step's
         return token_ids
+
+
+def by_copy_engine(source: Tensor, target: Tensor) -> None:
+    """Start a copy of int64 [n] between pinned memory and a GPU's."""
+    target.copy_(source, non_blocking=True)
 
 
 def pinned_numbers(size: int, is_cuda: bool) -> Tensor:

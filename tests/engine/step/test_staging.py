@@ -10,16 +10,17 @@ from triton_marks import needs_triton
 
 from labkit import LADDER, SamplingParams
 from labkit.bench.cost_cards import count_on_device
-from labkit.engine.step.build import pick_copy
-from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens
-from labkit.kernels.host_numbers import CopyNumbers, copy_numbers_plain, copy_numbers_triton
+from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, by_copy_engine
+from labkit.kernels.host_numbers import copy_numbers_triton
 
 # --- there and back --------------------------------------------------------------------------------
 
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
 
 
-def assert_numbers_arrive(device: torch.device, copy: CopyNumbers = copy_numbers_plain) -> None:
+def assert_numbers_arrive(
+    device: torch.device, copy: Callable[[torch.Tensor, torch.Tensor], None] = by_copy_engine
+) -> None:
     staging = PinnedStaging(8, device)
     staging.copy = copy
     for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
@@ -130,20 +131,9 @@ def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
     assert [copy.read() for copy in copies] == list(landing.values())
 
 
-def test_they_go_by_kernels_where_latency_is_hidden_on_a_gpu():
-    picked = {
-        rung: pick_copy(LADDER[rung].options, CUDA, on_triton=True) for rung in ("06", "10", "11", "16")
-    }
-    assert picked == dict.fromkeys(("06", "10"), copy_numbers_plain) | dict.fromkeys(
-        ("11", "16"), copy_numbers_triton
-    )
-    assert pick_copy(LADDER["11"].options, CUDA, on_triton=False) is copy_numbers_plain
-    assert pick_copy(LADDER["11"].options, CPU, on_triton=True) is copy_numbers_plain
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
-by_both = pytest.mark.parametrize("copy", [copy_numbers_plain, copy_numbers_triton], ids=["copy", "kernel"])
+by_both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton], ids=["copy", "kernel"])
 
 
 @pytest.mark.cuda
