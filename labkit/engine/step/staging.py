@@ -21,7 +21,7 @@ class PinnedStaging:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
-        self.copy = by_copy_engine  # or a kernel: an engine sets it
+        self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
         self._device = device
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
@@ -56,7 +56,7 @@ class PinnedTokens:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: tokens copied at most in one go."""
-        self.copy = by_copy_engine  # or a kernel: an engine sets it
+        self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
         self._size = size
         self._is_cuda = device.type == "cuda"
         self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
