@@ -34,7 +34,7 @@ EXECUTE := --to notebook --execute --inplace \
   --ClearMetadataPreprocessor.preserve_cell_metadata_mask=jupyter \
   --ClearMetadataPreprocessor.preserve_nb_metadata_mask=kernelspec
 
-.PHONY: help lab test test-fast test-gpu soak test-cluster test-clients test-browser notebooks book lint doctor clean
+.PHONY: help lab test test-fast test-gpu soak test-cluster test-clients test-browser notebooks book lint lint-style lint-package lint-tests doctor clean
 .DEFAULT_GOAL := help
 
 help:  ## list the goals
@@ -75,11 +75,17 @@ book: $(READY) $(BOOK)/.ready  ## build a site of all pages in book/_build/html;
 	$(BOOK)/bin/python -c 'from jupyter_book.cli.main import main; main()' build book/pages \
 	  --path-output book --warningiserror --keep-going
 
-lint: $(READY)  ## check style, formatting and types
+lint: lint-style lint-package lint-tests  ## check style, formatting and types; with -j3 at once
+
+lint-style: $(READY)
 	$(RUN) ruff check $(LINTED)
 	$(RUN) ruff format --check $(LINTED)
+
+lint-package: $(READY)
 	$(RUN) mypy
-	$(RUN) mypy tests/support tests/soak $(LENIENT)
+
+lint-tests: $(READY)
+	$(RUN) mypy tests/support tests/soak $(LENIENT) --cache-dir .mypy_cache/tests
 
 doctor: $(READY)  ## say what this machine can run, and what to do about what it can't
 	$(RUN) labkit.doctor
