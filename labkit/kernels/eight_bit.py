@@ -94,8 +94,8 @@ def read_heads(cache: Tensor, place: object, dtype: torch.dtype) -> Tensor:
 
 def read_slots(cache: Tensor, block: Tensor, head: Tensor, pos: Tensor, dtype: torch.dtype) -> Tensor:
     """cache[block, head, pos] of a layer's cache [N, G, block_size, D], as `read_heads` gives it; on a CPU
-    several times as fast, where the cache has one dtype."""
-    if is_eight_bit(cache):
+    several times as fast, where the cache is contiguous and has one dtype."""
+    if is_eight_bit(cache) or not cache.is_contiguous():
         return read_heads(cache, (block, head, pos), dtype)
     _, G, block_size, D = cache.shape
     slots = (block * G + head) * block_size + pos
