@@ -50,8 +50,8 @@ test: $(READY)  ## run all tests, and every notebook against its stored outputs,
 test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute
 	$(RUN) pytest -m 'not cuda and not nightly and not browser and not slow' $(TEST_ARGS)
 
-test-gpu: $(READY)  ## run the tests that need a CUDA GPU, and record how they end; TEST_ARGS="-n 8" where pytest-xdist is
-	$(RUN) pytest -m cuda --record data/results/gpu_tests.json $(TEST_ARGS)
+test-gpu: $(READY)  ## run the tests that need a CUDA GPU, each named as it ends, and record how; TEST_ARGS="-n 8" where pytest-xdist is
+	$(RUN) pytest -m cuda -vv --record data/results/gpu_tests.json $(TEST_ARGS)
 
 soak: $(READY)  ## run random schedules in which calls fail; SOAK="flood --rungs 14" sends far more requests than there is memory
 	$(VENV)/bin/python tests/soak $(SOAK)

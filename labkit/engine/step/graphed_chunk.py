@@ -43,7 +43,8 @@ class GraphedChunkStep:
         with cuda_captures(run) as capture:
             for bucket in self.buckets[::-1]:
                 self.graphs[bucket] = capture(bucket, Draws.NONE)
-        if max_tokens > self.buckets[-1]:  # what such a chunk launches is compiled now, not in serving
+        # What a longer chunk launches is compiled now, and not in serving. (Several ranks would have to sum.)
+        if max_tokens > self.buckets[-1] and chunk_step.network.ranks.size == 1:
             numbers = torch.zeros(self.layout.size(self.buckets[-1] + 1), dtype=torch.int64, device=device)
             with torch.inference_mode():
                 chunk_step(numbers)
