@@ -33,6 +33,7 @@ class FakeChunkStep:
         self.cuda = cuda
         self.layout = ChunkLayout(max_prompts=2, max_blocks=3)
         self.attention = None
+        self.network = SimpleNamespace(ranks=SimpleNamespace(size=1))
         self.runs = []
 
     def __call__(self, numbers):
@@ -60,6 +61,13 @@ def test_a_graph_of_each_bucket_is_captured_when_it_is_made_with_nothing_but_pad
     assert captured == [fake.layout.size(bucket) for bucket in (50, 48, 32, 24, 16)]
     assert not any(has_numbers for *_, has_numbers in fake.runs)
     assert step.attention is fake.attention and step.layout is fake.layout
+
+
+@pytest.mark.parametrize(("max_tokens", "num_ranks", "is_run"), [(2048, 1, 0), (5000, 1, 1), (5000, 2, 0)])
+def test_what_a_longer_chunk_launches_is_run_once_when_it_is_made(fake, max_tokens, num_ranks, is_run):
+    fake.network.ranks.size = num_ranks
+    GraphedChunkStep(fake, max_tokens, CPU)
+    assert fake.runs.count((fake.layout.size(2049), False, False)) == is_run
 
 
 def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_own(fake):
