@@ -174,7 +174,7 @@ def build_resident_step(
 def carry_by_kernels(step: ResidentDecodeStep) -> None:
     """Have the step's few numbers go between host and GPU by kernels, which are compiled now.
 
-    A chunk's are many, and work enough hides their copies; launching a kernel costs the host more than one.
+    A chunk's many go by copies: that kernels gain there has not been seen (data/latency_variants_h200.json).
     """
     numbers = torch.zeros(1, dtype=torch.int64)
     if isinstance(step.slots, SlotState):  # the caller's own may send in another way

@@ -43,7 +43,7 @@ def test_tasks_are_decoded_on_both_sides_and_recorded(monkeypatch, capsys, tmp_p
 
 @pytest.mark.slow
 def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(drafts, "DIALED_BATCHES", (1, 40))
+    monkeypatch.setattr(drafts, "DIALED_BATCHES", (1, 2, 40))
     monkeypatch.setattr(drafts, "DIALED_PROMPT", 20)
     path = tmp_path / "out.json"
     bench(
@@ -55,7 +55,7 @@ def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch
     record = load_file(path)
     assert isinstance(record, DialRecord)
     assert [(run.requests, run.chance) for run in record.samples] == [
-        *((1, chance) for chance in (0, 0.8, 1)),
+        *((requests, chance) for requests in (1, 2) for chance in (0, 0.8, 1)),
         (40, 0),  # in which nobody drafts
     ]
     never, mostly, always = record.only(requests=1)
