@@ -5,7 +5,7 @@ WORKDIR /labkit
 COPY . .
 # Where pip finds PyTorch's CPU build; without it the image has CUDA in it, too.
 ARG PIP_EXTRA_INDEX_URL
-RUN pip install --no-cache-dir -e . "jupyterhub>=6,<7" \
+RUN pip install --no-cache-dir -e ".[serve]" "jupyterhub>=6,<7" \
  && mkdir -p notebooks/mine && chown reader notebooks/mine
 USER reader
 ENV OMP_NUM_THREADS=1

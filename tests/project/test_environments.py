@@ -32,7 +32,7 @@ def test_conda_and_binder_have_one_python_and_install_the_project():
     (python, *rest), conda_pip = dependencies("environment.yml")
     assert re.fullmatch(r"python=3\.1[1-9]", python) and (rest, conda_pip) == (["pip"], ["-e .[test]"])
     on_binder = [python, "pip", torch.replace("torch", "pytorch-cpu")]
-    assert dependencies(".binder/environment.yml") == (on_binder, ["-e .."])
+    assert dependencies(".binder/environment.yml") == (on_binder, ["-e ..[serve]"])
 
 
 def test_the_image_of_a_class_has_the_project_and_a_reader_who_may_write_to_their_folder_alone():
@@ -42,7 +42,7 @@ def test_the_image_of_a_class_has_the_project_and_a_reader_who_may_write_to_thei
     python = dependencies(".binder/environment.yml")[0][0]
     assert once["FROM"] == f"{python.replace('=', ':')}-slim" and once["COPY"] == ". ."
     (install,) = [text for step, text in steps if step == "RUN" and "pip install" in text]
-    assert shlex.split(install)[3:5] == ["-e", "."]
+    assert shlex.split(install)[3:5] == ["-e", ".[serve]"]
     assert once["USER"] == "reader" and "mkdir -p notebooks/mine && chown reader notebooks/mine" in source
     left_out = read(".dockerignore").splitlines()
     assert {".git", ".venv", "notebooks/mine"} <= set(left_out)
