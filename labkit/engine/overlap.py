@@ -178,7 +178,6 @@ class Batch:
         self._num_left = num_left
         self._num_shares = self._kv_manager.num_shares
         self._longest = max(session.num_tokens for session in self.sessions)
-        self._draws = decode_step.draws_of(self.requests)
         self._stops_on_eos = any(request.params.stop_on_eos for request in self.requests)
         self._may_stop = any(request.params.stop for request in self.requests)
         self._add_token: list[Callable[[Any], None]] = [r.output_token_ids.append for r in self.requests]
@@ -215,7 +214,7 @@ class Batch:
             for infos in self._last_infos:
                 for info in infos:
                     info.length += 1
-            step = decode_step.start(self.requests, self.sessions, self._longest, self._draws)
+            step = decode_step.start(self.requests, self.sessions, self._longest)
             for session in self.sessions:
                 session.num_tokens += 1
             in_place = len(self._last_infos) * (len(self.sessions) - len(full))

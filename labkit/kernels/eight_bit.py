@@ -79,7 +79,7 @@ def as_stored(heads: Tensor, cache: Tensor) -> Tensor:
 
 def write_heads(cache: Tensor, place: object, heads: Tensor) -> None:
     """cache[place] = heads, as the cache keeps them. place: an index into all dimensions but the last."""
-    if not is_eight_bit(cache):
+    if cache.dtype not in LIMITS:  # as `is_eight_bit`, without a call: rung 00 is here for every token
         cache[place] = heads
         return
     cache[place], scales_of(cache)[place] = quantize(heads, cache.dtype)

@@ -100,8 +100,9 @@ class ResidentDecodeStep:
         self.families: tuple[Draws, ...] = getattr(device_step, "families", EITHER_WAY)
         self.path = path
         self._scored = ScoredStep(kernels, device_step)
-        self._requests: list[Request] = []  # of the last launch, and
-        self._asked: Mapping[int, int] = {}  # what its rows asked for: see `logprobs_asked`
+        self._requests: list[Request] = []  # of the last launch, and what they ask for together:
+        self._draws = Draws.NONE
+        self._asked: Mapping[int, int] = {}  # see `logprobs_asked`
         self.pinned_tokens = PinnedTokens(len(slots.slot_mapping), kv_manager.k_cache.device)
 
     def next_tokens(self, running: RunningRequests) -> Sequence[int | None]:
@@ -135,7 +136,7 @@ class ResidentDecodeStep:
                 self.slots.update(requests, sessions, changed)
                 self.slots.deliver()
             longest = max(session.num_tokens for session in sessions)
-            step = self.start(requests, sessions, longest, self.draws_of(requests))
+            step = self.start(requests, sessions, longest)
         except BaseException:
             self.undo(sessions)
             raise
@@ -143,32 +144,23 @@ class ResidentDecodeStep:
             session.num_tokens += 1
         return step
 
-    def start(
-        self,
-        requests: list[Request],
-        sessions: list[InferenceSession],
-        longest: int,
-        draws: Draws,
-    ) -> StepInFlight:
-        """Launch a step that has its blocks, and behind it the copy of its tokens to the host.
+    def start(self, requests: list[Request], sessions: list[InferenceSession], longest: int) -> StepInFlight:
+        """Launch a step that has its blocks, and after it the copy of its tokens to the host.
 
-        longest: tokens in the cache of the longest sequence. draws: of the requests.
+        longest: tokens in the cache of the longest sequence.
         """
-        if requests is not self._requests:  # of those who go on it is known
-            self._requests, self._asked = requests, logprobs_asked(request.params for request in requests)
+        if requests != self._requests:  # of those who go on it is known
+            asked, draws = logprobs_asked(r.params for r in requests), Draws.of(r.params for r in requests)
+            self._asked, self._draws = asked, draws if draws in self.families else Draws.FILTERED
+            self._requests = requests
         if self._asked:
-            token_ids, logits = self._scored(self.device_step, len(sessions), longest, draws)
+            token_ids, logits = self._scored(self.device_step, len(sessions), longest, self._draws)
             tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, self._asked)
         else:
-            token_ids = self.device_step(len(sessions), longest, draws)
+            token_ids = self.device_step(len(sessions), longest, self._draws)
             tokens = self.pinned_tokens.start_copy(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         return StepInFlight(self, requests, sessions, tokens)
-
-    def draws_of(self, requests: Sequence[Request]) -> Draws:
-        """What these requests ask of the sampler together, as far as the step tells it apart."""
-        draws = Draws.of(request.params for request in requests)
-        return draws if draws in self.families else Draws.FILTERED
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""
