@@ -14,7 +14,7 @@ from labkit.checks import shown
 from labkit.errors import OptionError, ProjectError
 from labkit.results import Record
 
-DRAWN_IN = "notebooks/20_complete_engine.ipynb"
+DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
 DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
 
 

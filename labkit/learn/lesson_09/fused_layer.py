@@ -50,7 +50,7 @@ def excerpt(kernel: Callable, begins: str, ends: str) -> str:
     return textwrap.dedent("\n".join(lines[first : last + 1]))
 
 
-# --- what a LayerNorm in two numbers per row does to the rounding --------------------------------------
+# --- what a LayerNorm in two values per row does to the rounding ---------------------------------------
 
 
 def rows_like(ratio: float, num_rows: int = 16, K: int = 768, seed: int = 0) -> Tensor:
@@ -102,7 +102,7 @@ def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
                 x, statistics, unrounded
             ),
             "LayerNorm, rounded, then the product": (normed.float() @ weight.float().T).half(),
-            "the product, then two numbers per row (rung 09)": norm_linear_plain(x, statistics, layer),
+            "the product, then two values per row (rung 09)": norm_linear_plain(x, statistics, layer),
         }
         size = exact.square().mean().sqrt()
         rows[ratio] = {n: float((o.double() - exact).square().mean().sqrt() / size) for n, o in forms.items()}

@@ -198,13 +198,13 @@ def orders(streams: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, ...]]:
 
 
 def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
-    """In how many of the possible orders the one read of the slot finds each request's number."""
+    """In how many of the possible orders the one read of the slot finds each request's key."""
     found: Counter[str] = Counter()
     for order in orders(streams):
         slot = "nobody"
         for access in order:
             if access.verb == "reads":
-                found[f"{access.who} reads {slot}'s number"] += 1
+                found[f"{access.who} reads {slot}'s key"] += 1
             else:
                 slot = access.who
     return found

@@ -80,7 +80,7 @@ def attention_run(
 
 
 def keys_read(kernel: Any, per_group: bool) -> int:
-    """How many numbers of cached keys an attention kernel reads in one layer of SmolLM2, for a request with
+    """How many values of cached keys an attention kernel reads in one layer of SmolLM2, for a request with
     20 tokens in the cache."""
     return sum(kind == READ for _, kind, _ in attention_run(kernel, per_group).touched("k_cache_ptr"))
 

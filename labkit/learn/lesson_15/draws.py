@@ -124,7 +124,7 @@ class Heads(NamedTuple):
     @property
     def words(self) -> str:
         (_, H, D), G = self.query.shape, self.key.shape[1]
-        heads = f"with {H} heads of {D} numbers over {G} of keys and values"
+        heads = f"with {H} heads of {D} values over {G} of keys and values"
         return f"{heads}, and {self.lengths.tolist()} tokens in the cache"
 
     @property

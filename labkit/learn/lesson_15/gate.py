@@ -166,7 +166,7 @@ def check_gated_linear(kernel: Any) -> Report:
 
 ROTATION = "a query and a key are rotated in halves, by the angles of the new token's position"
 ROTATION_HINT = (
-    "Number d of the first half becomes x[d] * cos - x[d + D/2] * sin, and its partner in the second "
+    "Value d of the first half becomes x[d] * cos - x[d + D/2] * sin, and its partner in the second "
     "x[d + D/2] * cos + x[d] * sin, at cos and sin [position * D/2 + d]."
 )
 
@@ -239,7 +239,7 @@ def check_reads(heads: Heads, run: Any) -> None:
         read = sum(kind == READ for _, kind, _ in run.touched(name))
         if read != expected:
             raise BrokenContract(
-                f"{ONCE}: {heads.words}, {read} numbers of {name} were read, expected {expected}. Load a "
+                f"{ONCE}: {heads.words}, {read} values of {name} were read, expected {expected}. Load a "
                 "piece once, and multiply it with the queries of the whole group."
             )
 

@@ -99,8 +99,8 @@ class Int8Linear(nn.Module):
 
 
 def signless(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """As `quantize`, and wrong on purpose: a row's largest number is looked for without its sign's being
-    taken off, so that a negative one can be past int8's end, where it comes back as a positive one."""
+    """As `quantize`, and wrong on purpose: a row's largest value is found without `abs()`, so a large
+    negative value can overflow int8 and come back positive."""
     scale = weight.amax(dim=1, keepdim=True) / LARGEST
     return (weight / scale).round().to(torch.int8), scale
 

@@ -94,6 +94,6 @@ def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results,
     path = results / "host_time_intel_core_i7_1185g7_3_00ghz.json"
     assert path.is_file() and record == f"Record: {path}"
     assert seen.startswith(f"To see it: run {targets.DRAWN_IN};") and seen.endswith("draws it.")
-    assert (paths.ROOT / targets.DRAWN_IN).is_file()
+    assert "Every machine, yours among them" in (paths.ROOT / targets.DRAWN_IN).read_text(encoding="utf-8")
     bench(monkeypatch, f"{line} --json {results}/../other.json")
     assert capsys.readouterr().out.endswith("draws it. Put it into data/results first.\n")
