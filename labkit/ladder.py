@@ -14,15 +14,11 @@ from labkit.options import EngineOptions
 
 @dataclass(frozen=True)
 class Rung:
-    """One optimization: its number and title, the write-up it follows, and the options of its engine.
-
-    write_up: the number of the post, a key of `WRITE_UPS`, or how the rung relates to the posts.
-    """
+    """One optimization: its number and title, and the options of its engine."""
 
     number: str
     slug: str
     title: str
-    write_up: str
     removes: str  # what leaves the hot path
     options: EngineOptions
 
@@ -55,15 +51,15 @@ class Lesson(Page):
 
 # The posts that the ladder follows: number and title, in English. They are part of the Chinese series
 # "从零实现 LLM Inference" (LLM inference from scratch, https://www.wineandchord.com), about `roseinfer`, the
-# engine of the public project RoseLLM.
+# engine of the public project RoseLLM. From rung 07 on, the ladder goes beyond them.
 WRITE_UPS = {
-    "036": "Paged attention block table cache",
-    "037": "Paged attention slot mapping",
-    "038": "Batched KV append fast path",
-    "040": "CUDA graphs for the paged decode",
-    "061": "Triton KV append for the full batch",
-    "062": "Triton KV append, identity-pos",
-    "064": "Mutable KVBlockInfo",
+    "036": "Paged attention block table cache",  # rung 01
+    "037": "Paged attention slot mapping",  # 06, and what 062 says comes next
+    "038": "Batched KV append fast path",  # 02
+    "040": "CUDA graphs for the paged decode",  # 08, in part
+    "061": "Triton KV append for the full batch",  # 03
+    "062": "Triton KV append, identity-pos",  # 04
+    "064": "Mutable KVBlockInfo",  # 05
 }
 
 Entry = TypeVar("Entry", bound=Rung | Page)
@@ -108,7 +104,6 @@ LADDER = Numbered(
         number="00",
         slug="paged_engine",
         title="An honest paged engine",
-        write_up="before 036",
         removes="nothing yet: block tables are rebuilt from Python lists every step and layer, "
         "and every layer and request has its own `append_token`",
         options=PAGED_ENGINE,
@@ -117,7 +112,6 @@ LADDER = Numbered(
         number="01",
         slug="block_table_cache",
         title="Block-table cache",
-        write_up="036",
         removes="rows of block tables rebuilt from Python lists although their blocks did not change",
         options=BLOCK_TABLE_CACHE,
     ),
@@ -125,7 +119,6 @@ LADDER = Numbered(
         number="02",
         slug="batched_append",
         title="Batched append",
-        write_up="038",
         removes="one `append_token` call for each layer and request: there is one call a layer",
         options=BATCHED_APPEND,
     ),
@@ -133,7 +126,6 @@ LADDER = Numbered(
         number="03",
         slug="triton_full_batch",
         title="Triton full-batch append",
-        write_up="061",
         removes="indexed assignment, and where all positions are equal the batch and position indices",
         options=TRITON_FULL_BATCH,
     ),
@@ -141,7 +133,6 @@ LADDER = Numbered(
         number="04",
         slug="identity_pos",
         title="Identity-pos append",
-        write_up="062",
         removes="the batch index where positions differ",
         options=IDENTITY_POS,
     ),
@@ -149,7 +140,6 @@ LADDER = Numbered(
         number="05",
         slug="mutable_kv_block_info",
         title="Mutable KVBlockInfo",
-        write_up="064",
         removes="a new `KVBlockInfo` and a dictionary write for each layer and token",
         options=MUTABLE_KV_BLOCK_INFO,
     ),
@@ -157,7 +147,6 @@ LADDER = Numbered(
         number="06",
         slug="device_resident_state",
         title="Device-resident state",
-        write_up="037, and what 062 says comes next",
         removes="block tables, positions, lengths and token ids sent from the host in every step",
         options=DEVICE_RESIDENT_STATE,
     ),
@@ -165,7 +154,6 @@ LADDER = Numbered(
         number="07",
         slug="one_table_for_all_layers",
         title="One table for all layers",
-        write_up="beyond the write-ups",
         removes="the same bookkeeping once a layer, and the kernel that only stores keys and values",
         options=ONE_TABLE,
     ),
@@ -173,7 +161,6 @@ LADDER = Numbered(
         number="08",
         slug="cuda_graphs",
         title="CUDA graphs",
-        write_up="beyond the write-ups (040 in part)",
         removes="the launch of each kernel by the host: a step is one replay",
         options=CUDA_GRAPHS,
     ),
@@ -181,7 +168,6 @@ LADDER = Numbered(
         number="09",
         slug="fused_and_split",
         title="Fused layers, split attention",
-        write_up="beyond the write-ups",
         removes="kernels that only pass numbers on, and multiprocessors without work: five kernels per layer",
         options=FUSED_AND_SPLIT,
     ),
@@ -189,7 +175,6 @@ LADDER = Numbered(
         number="10",
         slug="overlap",
         title="Overlap",
-        write_up="beyond the write-ups",
         removes="the GPU's wait for the host: the next step is launched before this one's tokens are read; "
         "and what the host does for each request in a step in which nobody joins or ends",
         options=OVERLAP,
@@ -198,7 +183,6 @@ LADDER = Numbered(
         number="11",
         slug="hidden_latency",
         title="Hidden latency",
-        write_up="beyond the write-ups",
         removes="the wait between dependent kernels: one or two requests go through all layers in one, and "
         "products have their weights before the kernel in front has ended; on GPUs where that is not "
         "possible, half of a large batch computes while the other half reads memory",
@@ -208,7 +192,6 @@ LADDER = Numbered(
         number="12",
         slug="sampling_without_sorts",
         title="Sampling without sorts",
-        write_up="beyond the write-ups",
         removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and "
         "top-p cut is searched for, in the rows that draw",
         options=SAMPLING_WITHOUT_SORTS,
@@ -217,7 +200,6 @@ LADDER = Numbered(
         number="13",
         slug="ragged_batches",
         title="Ragged batches",
-        write_up="beyond the write-ups",
         removes="the wait for the longest row, pads between prompts, and the stall of everybody when "
         "somebody joins: prompts are computed in chunks beside the decode steps",
         options=RAGGED_BATCHES,
@@ -226,7 +208,6 @@ LADDER = Numbered(
         number="14",
         slug="block_prefix_cache",
         title="Block prefix cache",
-        write_up="beyond the write-ups",
         removes="prompts, and parts of prompts, computed again",
         options=BLOCK_PREFIX_CACHE,
     ),
@@ -234,7 +215,6 @@ LADDER = Numbered(
         number="16",
         slug="eight_bit_cache",
         title="Keys and values in 8 bits",
-        write_up="beyond the write-ups",
         removes="half of the bytes of keys and values: nearly twice as many tokens fit. It is the one rung "
         "whose tokens are not exactly those of the rung below",
         options=EIGHT_BIT_CACHE,

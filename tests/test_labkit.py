@@ -5,7 +5,6 @@ import importlib
 import pytest
 from helpers import GREEDY, make_engine, small_model
 
-import labkit
 from labkit import Completion, FinishReason, InferenceEngine, StreamingServer, lab
 from labkit.engine import Timing
 
@@ -59,7 +58,3 @@ def test_an_engine_its_scheduler_a_server_and_a_stream_show_their_state():
 def test_a_lesson_shows_its_rung(capsys):
     assert repr(lab.start("07")) == "Lab(lesson 07: One table for all layers, rung 07, cpu)"
     assert repr(lab.begin("before_00")) == "Desk(before_00: How a CPU drives a GPU, cpu)"
-
-
-def test_the_version_is_text():
-    assert labkit.__version__.count(".") == 2

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from itertools import pairwise
 
-import numpy as np
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
@@ -49,12 +48,6 @@ def test_each_rung_is_the_one_below_with_one_option_changed():
         # With one table for all layers, the place of a token is the same in each, so attention can store it.
         expected = 2 if rung.number == "07" else 1
         assert len(changed) == expected, f"rung {rung.number} changes {changed}"
-
-
-def test_a_rung_is_found_by_its_number():
-    assert [LADDER[number].number for number in LADDER] == list(LADDER)
-    assert "99" not in LADDER and LADDER.get("99") is None
-    assert LADDER[np.str_("05")] is LADDER["05"] is LADDER.get("05")
 
 
 def test_a_page_is_read_before_its_lesson():

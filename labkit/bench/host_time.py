@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -157,21 +158,18 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
     """Inside the block, add up the seconds that parts of the decode step take, by part of `parts_of`."""
     seconds: dict[str, float] = defaultdict(float)
 
-    def timing(part: str) -> Callable[[Callable], Callable]:
-        def wrapper(inner: Callable) -> Callable:
-            def timed(*args: object) -> object:
-                started = time.perf_counter()
-                result = inner(*args)
-                seconds[part] += time.perf_counter() - started
-                return result
+    def timing(part: str, inner: Callable) -> Callable:
+        def timed(*args: object) -> object:
+            started = time.perf_counter()
+            result = inner(*args)
+            seconds[part] += time.perf_counter() - started
+            return result
 
-            return timed
-
-        return wrapper
+        return timed
 
     with ExitStack() as stack:
         for part, (owner, name) in parts_of(engine).items():
-            stack.enter_context(replaced(owner, name, timing(part)))
+            stack.enter_context(replaced(owner, name, partial(timing, part)))
         yield seconds
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from labkit.bench.workload import Request
-from labkit.engine import SamplingParams
 from labkit.errors import OptionError
 from labkit.model import ModelConfig
 
@@ -68,18 +67,22 @@ def one_sampled(asked: Asked) -> tuple[Request, ...]:
 def ragged(asked: Asked) -> tuple[Request, ...]:
     """Lognormal lengths: prompts of 100 tokens in the median and 800 at most, answers of half the most new
     tokens in the median."""
-    numbers = asked.numbers()
-    return tuple(
-        replace(
-            request,
-            prompt=asked.prompt(
-                numbers, lognormal(numbers, asked.length(RAGGED_PROMPT), asked.length(LONGEST_PROMPT))
-            ),
-            params=answer_of(request, lognormal(numbers, (most + 1) // 2, most)),
-        )
-        for request in asked.alike
-        for most in [request.params.max_new_tokens]
-    )
+    return uneven(asked, asked.numbers(), (), RAGGED_PROMPT, LONGEST_PROMPT)
+
+
+def uneven(
+    asked: Asked, numbers: random.Random, system: tuple[int, ...], median: int, longest: int
+) -> tuple[Request, ...]:
+    """The requests with prompts of lognormal length, `median` and `longest` as `Asked.length` takes them,
+    behind a system prompt, and answers of half the most new tokens in the median."""
+    median, longest = asked.length(median), asked.length(longest)
+    requests = []
+    for request in asked.alike:
+        most = request.params.max_new_tokens
+        prompt = system + asked.prompt(numbers, lognormal(numbers, median, longest))
+        params = replace(request.params, max_new_tokens=lognormal(numbers, (most + 1) // 2, most))
+        requests.append(replace(request, prompt=prompt, params=params))
+    return tuple(requests)
 
 
 def prompt_heavy(asked: Asked) -> tuple[Request, ...]:
@@ -113,16 +116,7 @@ def assistant(asked: Asked) -> tuple[Request, ...]:
     length, 16 tokens in the median and 64 at most; answers of half the most new tokens in the median."""
     numbers = asked.numbers()
     system = asked.prompt(numbers, asked.length(SYSTEM_PROMPT))
-    median, longest = asked.length(SHORT_QUESTION), asked.length(LONGEST_QUESTION)
-    return tuple(
-        replace(
-            request,
-            prompt=system + asked.prompt(numbers, lognormal(numbers, median, longest)),
-            params=answer_of(request, lognormal(numbers, (most + 1) // 2, most)),
-        )
-        for request in asked.alike
-        for most in [request.params.max_new_tokens]
-    )
+    return uneven(asked, numbers, system, SHORT_QUESTION, LONGEST_QUESTION)
 
 
 LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
@@ -154,11 +148,6 @@ def drawing(request: Request, seed: int) -> Request:
     """A request as it was, but its tokens are drawn."""
     params = replace(request.params, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
     return replace(request, params=params)
-
-
-def answer_of(request: Request, max_new_tokens: int) -> SamplingParams:
-    """A request's parameters, for another number of new tokens."""
-    return replace(request.params, max_new_tokens=max_new_tokens)
 
 
 def lognormal(numbers: random.Random, median: int, at_most: int) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
+from labkit.bench.peers.generate import quiet_transformers
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
 from labkit.model.checkpoint import find_folder
@@ -79,14 +80,8 @@ def transformers_model(model: LanguageModel) -> "PreTrainedModel":
     if model.has_random_weights:
         return model.network.as_transformers().to(model.device, model.dtype)
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    source = find_folder(model.name) or model.name
-    bar_was_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
+    with quiet_transformers():
+        source = find_folder(model.name) or model.name
         reference = AutoModelForCausalLM.from_pretrained(source, dtype=model.dtype)
-    finally:
-        if bar_was_on:
-            logging.enable_progress_bar()
     return reference.to(model.device).eval()

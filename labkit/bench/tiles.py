@@ -105,11 +105,6 @@ class Found(NamedTuple):
     seconds: tuple[float, ...]
     num_tried: int  # tiles beside today's
 
-    @property
-    def gain(self) -> float:
-        """Today's time over the found tile's, both the median."""
-        return median(self.today_seconds) / median(self.seconds)
-
 
 # --- which tiles ----------------------------------------------------------------------------------------
 

@@ -55,16 +55,12 @@ class Workload:
         prompts: Sequence[str | tuple[int, ...]],
         max_new_tokens: int,
         *,
-        stop_on_eos: bool = False,
         device: torch.device | str | None = None,
         scheduler: SchedulerConfig = EIGHT_AT_A_TIME,
         cache: CacheConfig = CacheConfig(prefix_cache=False),
     ) -> "Workload":
-        """Greedy requests that arrive together and make equally many tokens.
-
-        stop_on_eos: whether a request may end earlier; runs are comparable only if not.
-        """
-        params = SamplingParams(max_new_tokens, stop_on_eos=stop_on_eos)
+        """Greedy requests that arrive together and make equally many tokens, whatever comes."""
+        params = SamplingParams(max_new_tokens, stop_on_eos=False)
         return cls(model, tuple(Request(prompt, params) for prompt in prompts), device, scheduler, cache)
 
     @property

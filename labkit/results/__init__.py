@@ -16,7 +16,6 @@ from labkit.results.cost_cards import (
     CostCardRecord,
     DeviceCounts,
     HostCounts,
-    compare_cards,
     counts_table,
 )
 from labkit.results.device_time import DeviceTimeRecord, KernelTime, TracedStep

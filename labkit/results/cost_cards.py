@@ -88,13 +88,6 @@ def counts_of(counts: HostCounts | DeviceCounts) -> list[int]:
     return [value for value in asdict(counts).values() if isinstance(value, int)]
 
 
-def compare_cards(before: CostCard, after: CostCard) -> pd.DataFrame:
-    """Two cards side by side, a row per count that both have, and the difference `after` - `before`."""
-    table = pd.DataFrame({"before": before.column(), "after": after.column()}).dropna().astype(int)
-    table["change"] = table["after"] - table["before"]
-    return table.rename_axis(columns=after.caption)
-
-
 def counts_table(cards: Mapping[Hashable, CostCard], rows: Mapping[str, str]) -> pd.DataFrame:
     """Cards side by side, a column per card.
 

@@ -1,5 +1,6 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -35,30 +36,32 @@ class StepProfile:
 
     def range_shares(self) -> dict[str, float]:
         """The part of the step that each named range takes, 0 to 1, in order of time."""
-        totals: dict[str, float] = {}
-        for span in self.ranges:
-            totals[span.name] = totals.get(span.name, 0.0) + span.duration
-        return {name: total / self.duration for name, total in totals.items()}
+        return {name: total / self.duration for name, total in durations(self.ranges).items()}
 
     def table(self) -> pd.DataFrame:
         """A row per named range, in order of time, and one for the rest of the step: microseconds, share and
         operators."""
-        totals: dict[str, float] = {}
-        for span in self.ranges:
-            totals[span.name] = totals.get(span.name, 0.0) + span.duration
+        totals = durations(self.ranges)
         totals["(rest of the step)"] = self.duration - sum(totals.values())
         inside = dict.fromkeys(totals, 0)
         for op in self.operators:
             home = next((r.name for r in self.ranges if is_inside(op, r)), "(rest of the step)")
             inside[home] += 1
-        table = pd.DataFrame(
+        return pd.DataFrame(
             {
                 "microseconds": {n: round(t) for n, t in totals.items()},
                 "% of step": {n: round(100 * t / self.duration, 1) for n, t in totals.items()},
                 "operators": inside,
             }
         )
-        return table.loc[list(totals)]
+
+
+def durations(spans: Sequence[Span]) -> dict[str, float]:
+    """Microseconds of all spans of a name, by name, in order of time."""
+    totals: dict[str, float] = {}
+    for span in spans:
+        totals[span.name] = totals.get(span.name, 0.0) + span.duration
+    return totals
 
 
 def is_inside(inner: Span, outer: Span) -> bool:

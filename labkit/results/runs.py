@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from statistics import median
 from typing import ClassVar, Self
 
@@ -133,12 +134,13 @@ class RunsRecord(WorkloadRecord):
         return [sample.run for sample in self.only(rung=rung)]
 
     @property
+    def _rungs(self) -> list[str]:
+        return list(dict.fromkeys(sample.rung for sample in self.samples))
+
+    @property
     def rates(self) -> dict[str, list[float]]:
         """Decode tokens per second of each run, by rung. Raises RecordError if a run decoded nothing."""
-        rates: dict[str, list[float]] = {}
-        for sample in self.samples:
-            rates.setdefault(sample.rung, []).append(sample.run.decode_rate)
-        return rates
+        return {rung: [run.decode_rate for run in self.runs_of(rung)] for rung in self._rungs}
 
     def rate(self, rung: str) -> float:
         """A rung's decode tokens per second, the median run."""
@@ -171,10 +173,7 @@ class RunsRecord(WorkloadRecord):
     @property
     def throughputs(self) -> dict[str, list[float]]:
         """Tokens per second of each whole run, prompts included, by rung."""
-        return {
-            rung: [run.throughput for run in self.runs_of(rung)]
-            for rung in dict.fromkeys(sample.rung for sample in self.samples)
-        }
+        return {rung: [run.throughput for run in self.runs_of(rung)] for rung in self._rungs}
 
     def throughput(self, rung: str) -> float:
         """A rung's tokens per second of whole runs, prompts included: the median run."""
@@ -237,19 +236,12 @@ def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
     Requests that are decoded together have the same gaps, token for token. Where a gap is not one between
     two tokens, because chunks are longer, all are one group.
     """
-    counts = [count - 1 for count in new_tokens]
+    counts = [max(0, count - 1) for count in new_tokens]
     if sum(counts) != len(gaps):
         return [[1, list(gaps)]]
-    groups: list[list] = []
-    start = 0
-    for count in counts:
-        own = list(gaps[start : start + count])
-        start += count
-        if groups and groups[-1][1] == own:
-            groups[-1][0] += 1
-        else:
-            groups.append([1, own])
-    return groups
+    rest = iter(gaps)
+    by_request = [list(islice(rest, count)) for count in counts]
+    return [[len(list(same)), own] for own, same in groupby(by_request)]
 
 
 def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int], where: str) -> None:
@@ -257,13 +249,8 @@ def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int], where: s
     list of that length."""
     if len(groups) == 1 and groups[0][0] == 1:  # gaps between chunks
         return
-    start = 0
-    for count, gaps in groups:
-        its = new_tokens[start : start + count]
-        if len(its) != count or any(num_tokens != len(gaps) + 1 for num_tokens in its):
-            break
-        start += count
-    else:
-        if start == len(new_tokens):
+    if sum(count for count, _ in groups) == len(new_tokens):
+        made = [len(gaps) + 1 for count, gaps in groups for _ in range(count)]
+        if made == list(new_tokens):
             return
     raise RecordError(f"{where}.itl_us has other gaps than those between the tokens of new_tokens")

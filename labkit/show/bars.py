@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREY, GREY_INK, INK, ORANGE, SKY
-from labkit.show.comparison import VERDICT_COLOURS
+from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
+from labkit.show.comparison import VERDICT_COLOURS, ink_of, write_beside
 from labkit.show.ladder import rung_label
 from labkit.show.marks import beside, key_below, name_rows, write
 from labkit.show.style import figure, is_wide, panels, styled
@@ -42,7 +42,9 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
     axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
     axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    _draw_legend(axes, next(iter(pairs.values()))[0], alpha=0.75)
+    names_of_parts = next(iter(pairs.values()))[0]
+    handles = [Patch(facecolor=COLOURS[part], alpha=0.75) for part in names_of_parts]
+    axes.legend(handles, names_of_parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
     return fig
 
 
@@ -54,13 +56,7 @@ def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) ->
         if share > 8:
             write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
         left += share
-    text = f"rung {name}: {sum(parts.values()):,.0f} µs"
-    beside(axes, y, text, fontsize=9, color=INK)
-
-
-def _draw_legend(axes: Axes, parts: Parts, alpha: float) -> None:
-    handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[part], alpha=alpha) for part in parts]
-    axes.legend(handles, parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+    beside(axes, y, f"rung {name}: {sum(parts.values()):,.0f} µs", fontsize=9, color=INK)
 
 
 @styled
@@ -83,11 +79,8 @@ def draw_measured(
         axes.barh(row, np.median(us), height=0.62, color=colour, alpha=0.5)
         axes.plot(us, row + np.linspace(-0.2, 0.2, len(us)), "o", color=INK, markersize=3.5, alpha=0.7)
         if name in comparisons:
-            ink = GREY_INK if colour == GREY else colour
-            place = {"transform": axes.get_yaxis_transform(), "color": ink}
-            axes.text(1.02, row, verdict, va="bottom", weight="bold", **place)
             ratio = f"×{comparisons[name].speedup:.2f} {comparisons[name].interval}"
-            axes.text(1.02, row + 0.04, ratio, va="top", fontsize=9, **place)
+            write_beside(axes, row, verdict, ratio, ink_of(colour))
     name_rows(axes, list(seconds))
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -141,13 +134,11 @@ def draw_staircase(
     axes.set_xscale("log" if is_log else "linear")
     above: Sequence[float] = ()
     for row, (number, runs) in enumerate(package.items()):
-        text, halves = f"{medians[number]:,.0f} µs", 1 + (number in yours)
-        colour = _draw_ratio(axes, row - HEIGHT / 4 * (halves - 1), text, above, runs)
-        _draw_bar(axes, row - HEIGHT / 4 * (halves - 1), HEIGHT / halves, runs, colour)
         if number in yours:
-            text = f"{1e6 * float(np.median(yours[number])):,.0f} µs, yours"
-            _draw_ratio(axes, row + HEIGHT / 4, text, runs, yours[number])
-            _draw_bar(axes, row + HEIGHT / 4, HEIGHT / 2, yours[number], ORANGE)
+            _draw_bar(axes, row - HEIGHT / 4, HEIGHT / 2, above, runs)
+            _draw_bar(axes, row + HEIGHT / 4, HEIGHT / 2, runs, yours[number], is_yours=True)
+        else:
+            _draw_bar(axes, row, HEIGHT, above, runs)
         above = runs
     axes.set_yticks(range(len(package)), [rung_label(number) for number in package])
     axes.set_ylim(len(package) - 0.4, -0.6)
@@ -165,24 +156,26 @@ def draw_staircase(
     return fig
 
 
-def _draw_bar(axes: Axes, y: float, height: float, runs: Sequence[float], colour: str) -> None:
-    us = 1e6 * np.array(runs)
-    axes.barh(y, np.median(us), height=height, color=colour, alpha=0.5)
-    axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
-
-
-def _draw_ratio(axes: Axes, y: float, text: str, before: Sequence[float], after: Sequence[float]) -> str:
-    """Write a bar's text to the right, and the ratio to what it is compared with, if there is something; the
-    colour of the verdict."""
+def _draw_bar(
+    axes: Axes,
+    y: float,
+    height: float,
+    before: Sequence[float],
+    after: Sequence[float],
+    is_yours: bool = False,
+) -> None:
+    """A bar; to the right its number, and the ratio to what it is compared with, if there is something."""
+    us, colour = 1e6 * np.array(after), GREY
     place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
+    text = f"{np.median(us):,.0f} µs{', yours' if is_yours else ''}"
     axes.annotate(text, (1, y), xytext=(6, 0), fontsize=9, **place)
-    if not before:
-        return GREY
-    compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
-    colour = VERDICT_COLOURS.get(compared.verdict, GREY)
-    ink = GREY_INK if colour == GREY else colour
-    axes.annotate(f"×{compared.speedup:.2f}", (1, y), xytext=(95, 0), weight="bold", color=ink, **place)
-    return colour
+    if before:
+        compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
+        colour = VERDICT_COLOURS.get(compared.verdict, GREY)
+        look = {"weight": "bold", "color": ink_of(colour)}
+        axes.annotate(f"×{compared.speedup:.2f}", (1, y), xytext=(95, 0), **look, **place)
+    axes.barh(y, np.median(us), height=height, color=ORANGE if is_yours else colour, alpha=0.5)
+    axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
 
 
 Sides = tuple[Sequence[float], Sequence[float]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -35,10 +36,9 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     MOST_CELLS numbers.
     """
     touched = {name: _touched(accesses, name) for name in shapes}
-    rows = {name: _num_rows(shape, touched[name]) for name, shape in shapes.items()}
-    columns = [
-        column for name, shape in shapes.items() for _, column in _cells(shape, touched[name]).values()
-    ]
+    cells = {name: _cells(shape, touched[name]) for name, shape in shapes.items()}
+    rows = {name: max(row for row, _ in each.values()) + 1 for name, each in cells.items()}
+    columns = [column for each in cells.values() for _, column in each.values()]
     left, right = min(columns), max(columns) + 1
     if right - left > MOST_CELLS:
         raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
@@ -49,7 +49,7 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     top = 0.0
     for name, shape in shapes.items():
         axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
-        _draw_tensor(axes, top - 1.1, shape, touched[name])
+        _draw_tensor(axes, top - 1.1, prod(shape), cells[name], touched[name])
         top -= rows[name] + 1.3
     programs = sorted({access.program for access in accesses})
     handles = [
@@ -86,21 +86,21 @@ def _cells(shape: tuple[int, int], touched: Mapping[int, list[int]]) -> dict[int
     return {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
 
 
-def _num_rows(shape: tuple[int, int], touched: Mapping[int, list[int]]) -> int:
-    return max(row for row, _ in _cells(shape, touched).values()) + 1
-
-
-def _draw_tensor(axes: Axes, top: float, shape: tuple[int, int], touched: Mapping[int, list[int]]) -> None:
-    """Draw the cells of a tensor, its first row under `top`."""
-    size = shape[0] * shape[1]
-    for place, (row, x) in _cells(shape, touched).items():
+def _draw_tensor(
+    axes: Axes,
+    top: float,
+    size: int,
+    cells: Mapping[int, tuple[int, int]],
+    touched: Mapping[int, list[int]],
+) -> None:
+    """Draw the cells of a tensor of so many numbers, its first row under `top`."""
+    for place, (row, x) in cells.items():
         y = top - row - 1
         box(axes, (x, y), 1, 1, fc=PALE, lw=0)
         owners = touched.get(place, [])
         for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
             part = 1 / len(owners)
-            shade = colour(owner)
-            box(axes, (x, y + stripe * part), 1, part, fc=shade, alpha=0.6, lw=0)
+            box(axes, (x, y + stripe * part), 1, part, fc=colour(owner), alpha=0.6, lw=0)
         edge = {"edgecolor": INK, "lw": 0.6}
         if not 0 <= place < size:
             edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
@@ -256,8 +256,7 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
         axes.tick_params(length=0)
         axes.set_xticks([])
         axes.set(xlim=(0, width), ylim=(num_tables, -0.5))
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        axes.spines[:].set_visible(False)
         axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of blocks per request")
     return fig
 

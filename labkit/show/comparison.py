@@ -50,11 +50,14 @@ def draw_comparison(
 
 
 def _draw_measured(axes: Axes, row: int, comparison: Comparison) -> None:
-    low, high = comparison.interval
-    colour = _colour(comparison)
-    axes.plot([low, high], [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
+    """A comparison whose path never ran has no verdict, and says so, in red."""
+    colour, verdict = VERDICT_COLOURS.get(comparison.verdict, GREY), comparison.verdict
+    ink = ink_of(colour)
+    if comparison.warning:
+        colour, verdict, ink = GREY, f"{comparison.path!r} never ran", RED
+    axes.plot(comparison.interval, [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
     axes.plot(comparison.speedup, row, "o", color=colour, markersize=6)
-    _write_beside(axes, row, _verdict(comparison), _ratio(comparison), _text_colour(comparison))
+    write_beside(axes, row, verdict, f"×{comparison.speedup:.3f} {comparison.interval}", ink)
 
 
 def _draw_published(axes: Axes, row: int, ratio: float, drift: float) -> None:
@@ -63,30 +66,16 @@ def _draw_published(axes: Axes, row: int, ratio: float, drift: float) -> None:
         axes.plot([low, high], [row, row], color=GREY, lw=8, alpha=0.3, solid_capstyle="butt")
     axes.plot(ratio, row, "D", color=INK, markerfacecolor="white", markersize=8)
     spread = f"; its series drifts by {100 * drift:.1f} %" if drift else ""
-    _write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
+    write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
 
 
-def _write_beside(axes: Axes, row: int, first: str, second: str, colour: str) -> None:
+def write_beside(axes: Axes, row: int, first: str, second: str, ink: str) -> None:
     """Two lines of text to the right of a row."""
-    place = {"transform": axes.get_yaxis_transform(), "color": colour}
+    place = {"transform": axes.get_yaxis_transform(), "color": ink}
     axes.text(1.02, row, first, va="bottom", weight="bold", **place)
     axes.text(1.02, row + 0.04, second, va="top", fontsize=9, **place)
 
 
-def _colour(comparison: Comparison) -> str:
-    return GREY if comparison.warning else VERDICT_COLOURS.get(comparison.verdict, GREY)
-
-
-def _text_colour(comparison: Comparison) -> str:
-    """A warning is red; grey, a dot's or a bar's colour, would be too pale to read."""
-    colour = RED if comparison.warning else _colour(comparison)
+def ink_of(colour: str) -> str:
+    """The colour of words about what has this colour: a dot's or a bar's grey would be too pale to read."""
     return GREY_INK if colour == GREY else colour
-
-
-def _verdict(comparison: Comparison) -> str:
-    """The verdict in words; a comparison whose path never ran has none, and says so."""
-    return f"{comparison.path!r} never ran" if comparison.warning else comparison.verdict
-
-
-def _ratio(comparison: Comparison) -> str:
-    return f"×{comparison.speedup:.3f} {comparison.interval}"

@@ -47,15 +47,9 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
     requests = sorted(shown["request"].unique())
     fig, axes = figure(1.35 + 0.36 * len(requests))
     for line in shown.itertuples():
-        x, y = line.step, requests.index(line.request)
         face = REASONS[line.reason][0]
-        box(axes, (x - 0.46, y - 0.42), 0.92, 0.84, fc=face, alpha=0.8, lw=0)
-        write(axes, x, y, str(line.tokens), fontsize=7.5, color=INK)
-    axes.set(xlim=(0.4, rows["step"].max() + 0.6), ylim=(len(requests) - 0.5, -0.5))
-    axes.set_yticks(range(len(requests)), [f"request {request}" for request in requests])
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.tick_params(left=False)
-    axes.spines["left"].set_visible(False)
+        _draw_cell(axes, line.step, requests.index(line.request), face, str(line.tokens))
+    _name_cells(axes, [f"request {request}" for request in requests], rows["step"].max())
     axes.set_xlabel("step (in a cell: tokens in the cache when the step began)")
     axes.set_title(f"Rows of layer {layer_idx}'s block table: kept, or made anew")
     seen = [reason for reason in REASONS if reason in set(shown["reason"])]
@@ -92,11 +86,7 @@ def draw_sends(sends: Sends) -> Figure:
         _draw_cell(axes, line.step, 0, MAPPING[0] if line.mapping else PALE, "")
         sent = f"{line.bytes / 1e3:.0f}k" if line.bytes >= 1e3 else f"{line.bytes}"
         write(axes, line.step, len(labels) - 1, sent, fontsize=8)
-    axes.set(xlim=(0.4, sends.steps["step"].max() + 0.6), ylim=(len(labels) - 0.5, -0.5))
-    axes.set_yticks(range(len(labels)), labels)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.tick_params(left=False)
-    axes.spines["left"].set_visible(False)
+    _name_cells(axes, labels, sends.steps["step"].max())
     axes.set_xlabel("step (in a cell: the request's slot)")
     axes.set_title("What the host sends to the device, step by step")
     seen = [SENT[sent] for sent in SENT if sent in set(sends.requests["sent"])]
@@ -110,6 +100,14 @@ def draw_sends(sends: Sends) -> Figure:
 def _draw_cell(axes: Axes, x: float, y: float, shade: str, text: str) -> None:
     box(axes, (x - 0.46, y - 0.42), 0.92, 0.84, fc=shade, alpha=0.8, lw=0)
     write(axes, x, y, text, fontsize=7.5, color=INK)
+
+
+def _name_cells(axes: Axes, rows: Sequence[str], num_steps: int) -> None:
+    name_rows(axes, rows)
+    axes.tick_params(left=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlim(0.4, num_steps + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 BOX = 0.8

@@ -57,8 +57,7 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     names = [f"{name}\n{len(boxes)} kernels" for name, boxes in rows.items()]
     axes.set_yticks(range(len(rows)), names)
     axes.set_xticks([])
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.set_title("One layer of a decode step; under each kernel the values that it writes to memory")
     return fig
@@ -88,8 +87,7 @@ def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, f
             axes.barh(row, us, BOX, left, color=shade, label=group if row == 0 else None)
             left += us
         axes.plot([limits_us[name]] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.8)
-        text = f"{step.num_kernels} kernels, {left:,.0f} µs"
-        beside(axes, row, text)
+        beside(axes, row, f"{step.num_kernels} kernels, {left:,.0f} µs")
     axes.set_yticks(range(len(steps)), list(steps))
     axes.set_ylim(len(steps) - 0.45, -0.55)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -125,8 +123,7 @@ def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
         axes.barh(row, count, 0.6, first, color=colour(program), alpha=0.75, edgecolor="white", lw=0.6)
         write(axes, first + count / 2, row, str(program), fontsize=6.5)
         totals[program] = totals.get(program, 0) + count
-    text = f"{len(totals)} at work,\nat most {max(totals.values())} tokens"
-    beside(axes, row, text)
+    beside(axes, row, f"{len(totals)} at work,\nat most {max(totals.values())} tokens")
 
 
 MOST_WAVES = 6  # that are drawn
@@ -196,8 +193,7 @@ def draw_occupancy(room: Mapping[str, int], waves: Sequence[Sequence[int]], titl
         cells = np.array(shown) / max(fit, 1)
         bottom.pcolormesh(cells, cmap=FILLED, vmin=0, vmax=1, edgecolor="white", lw=0.3)
         for row, wave in enumerate(shown):
-            text = f"{sum(wave):,}"
-            beside(bottom, row + 0.5, text, x=1.01, fontsize=9)
+            beside(bottom, row + 0.5, f"{sum(wave):,}", x=1.01, fontsize=9)
     bottom.set_yticks(np.arange(len(shown)) + 0.5, [f"wave {i + 1}" for i in range(len(shown))])
     bottom.set_ylim(max(len(shown), 1), 0)
     hidden = len(waves) - len(shown)

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from labkit.ladder import LADDER
 from labkit.results import Comparison
-from labkit.show.colours import GREY, GREY_INK, INK, PALE
-from labkit.show.comparison import VERDICT_COLOURS
+from labkit.show.colours import GREY, INK, PALE
+from labkit.show.comparison import VERDICT_COLOURS, ink_of
 from labkit.show.marks import name_rows
 from labkit.show.style import figure, is_wide, styled
 
@@ -50,7 +50,8 @@ def draw_ladder(
         _write_beside(axes, len(rates), limit, limit)
         labels.append(LIMIT_NAME)
     name_rows(axes, labels)
-    axes.set_xlim(start, _right_end(start, max(everything)))
+    highest = max(everything)  # with room for a factor beside it
+    axes.set_xlim(start, highest * (highest / start) ** 0.15 if start else 1.18 * highest)
     if not start:
         axes.locator_params(axis="x", nbins=6)
     axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -83,7 +84,7 @@ def _draw_step(
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            color=GREY_INK if colour == GREY else colour,
+            color=ink_of(colour),
             weight="bold",
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # over the limit's line
         )
@@ -133,8 +134,3 @@ def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
         return f"Rung {numbers[0]} reaches {reached}" if limit else f"Decode throughput of rung {numbers[0]}"
     gained = f"Rung {numbers[0]} to {numbers[-1]}: ×{rates[-1] / rates[0]:.1f}"
     return f"{gained}, which is {reached}" if limit else gained
-
-
-def _right_end(start: float, highest: float) -> float:
-    """The axis' end: room for a factor beside the longest bar."""
-    return highest * (highest / start) ** 0.15 if start else 1.18 * highest

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
@@ -158,8 +158,7 @@ def _levels(boxes: Sequence[Busy]) -> Iterator[int]:
 def _draw_box(axes: Axes, top: float, height: float, busy: Busy, end: float) -> None:
     width = min(busy.end, end) - busy.start
     shade = WORK[busy.work][busy.step % 2]
-    box = Rectangle((busy.start, top), width, height, facecolor=shade, edgecolor="white", lw=0.8)
-    axes.add_patch(box)
+    box(axes, (busy.start, top), width, height, fc=shade, ec="white", lw=0.8)
     if width > 0.018 * end:  # wide enough for a number
         colour = "white" if shade == BLUE else INK
         place = (busy.start + width / 2, top + height / 2)

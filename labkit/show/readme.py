@@ -8,12 +8,11 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import matplotlib
-from matplotlib.figure import Figure
 
 from labkit.bench.gains import all_gains, gains_table
-from labkit.ladder import FINISHED, LADDER, LESSONS, Lesson
+from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
+from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tests
 from labkit.results.http import BY_PROCESS, HttpRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.replicas import ReplicasRecord
@@ -57,19 +56,15 @@ def record_hash(name: str) -> str:
     return hashlib.sha256((RESULTS / f"{name}.json").read_bytes()).hexdigest()
 
 
-def draw_picture() -> Figure:
-    """Draw the rungs of the recorded ladder, with the limit of its hardware."""
-    record = load(LADDER_RECORD)
-    return draw_ladder(record.rates, record.limit)
-
-
 def ladder_table() -> str:
     """A Markdown table with a row per lesson: what its rung removes, and its gain."""
     lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
     for lesson in LESSONS.values():
         is_rung = lesson.number in LADDER
-        removes, gain = (first_clause(lesson.rung.removes), gain_of(lesson.number)) if is_rung else ("", "")
-        lines.append(f"| {lesson.number} {lesson_link(lesson)} | {removes} | {gain} |")
+        first_clause, *_ = lesson.rung.removes.split(":")
+        removes, gain = (first_clause, gain_of(lesson.number)) if is_rung else ("", "")
+        link = f"[{lesson.title}](notebooks/{lesson.notebook})"
+        lines.append(f"| {lesson.number} {link} | {removes} | {gain} |")
     return "\n".join(lines)
 
 
@@ -109,13 +104,8 @@ def step_from(rung: str) -> Comparison:
     """A rung against the rung below, in the ladder's records."""
     numbers = list(LADDER)
     below = numbers[numbers.index(rung) - 1]
-    record = next(r for r in ladder_records() if {below, rung} <= set(r.rates))
+    record = next(r for r in map(load, LADDER_RECORDS) if {below, rung} <= set(r.rates))
     return record.comparison(below, rung)
-
-
-def ladder_records() -> list[RunsRecord]:
-    """The records that the ladder is shown from."""
-    return [load(name) for name in LADDER_RECORDS]
 
 
 def rungs_table() -> str:
@@ -126,7 +116,7 @@ def rungs_table() -> str:
         "| --- | ---: | ---: | --- | --- | ---: |",
     ]
     for number, rung in LADDER.items():
-        measured = [record for record in ladder_records() if number in record.rates]
+        measured = [record for record in map(load, LADDER_RECORDS) if number in record.rates]
         if not measured:
             continue
         rate = measured[-1].rate(number)
@@ -337,16 +327,6 @@ def gpu_tests_line() -> str:
     )
 
 
-def lesson_link(lesson: Lesson) -> str:
-    """A Markdown link to a lesson's notebook, by its title."""
-    return f"[{lesson.title}](notebooks/{lesson.notebook})"
-
-
-def first_clause(text: str) -> str:
-    """The text before the first colon, or all of it."""
-    return text.split(":")[0]
-
-
 MADE: dict[str, Callable[[], str]] = {
     "ladder": ladder_table,
     "finished": finished_table,
@@ -380,8 +360,10 @@ def filled(text: str) -> str:
 def main() -> None:
     """Make the README's picture, and write the tables and sentences of all pages between their markers."""
     matplotlib.use("agg")
+    record = load(LADDER_RECORD)
+    picture = draw_ladder(record.rates, record.limit)
     # The record's hash goes into the file, so that a test can tell a picture of older results.
-    draw_picture().savefig(PICTURE, metadata={"Source": record_hash(LADDER_RECORD)})
+    picture.savefig(PICTURE, metadata={"Source": record_hash(LADDER_RECORD)})
     for page in PAGES:
         page.write_text(filled(page.read_text("utf-8")), encoding="utf-8")
 

@@ -25,7 +25,6 @@ from labkit.watch.inputs import record_inputs
 from labkit.watch.launches import (
     count_kernels,
     device_step_of,
-    ends_of,
     layer_of,
     log_launches,
     log_step,

@@ -1,7 +1,6 @@
 """A step's operators, captured as they run and replayed without the Python around them."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
@@ -79,30 +78,21 @@ class ToyGraph(LaunchRecorder):
                     remembered.copy_(new)  # to where the next operator looks for it
 
 
-def capture(
-    device_step: DeviceStep, batch_size: int, is_greedy: bool, *, as_launches: bool = True
-) -> tuple[ToyGraph, Tensor]:
+def capture(device_step: DeviceStep, batch_size: int, is_greedy: bool) -> tuple[ToyGraph, Tensor]:
     """Capture a step of `batch_size` requests: the graph, and the tensor [B] that its tokens lie in.
 
-    The slots that are mapped advance, as in any step.
-
-    as_launches: attention is remembered as one launch, as on a GPU, and not by what its plain twin does.
+    The slots that are mapped advance, as in any step. Attention is remembered as one launch, as on a GPU, and
+    not by what its plain twin does.
     """
     graph = ToyGraph()
-    return graph, recorded_step(device_step, batch_size, is_greedy, graph, as_launches=as_launches)
+    return graph, recorded_step(device_step, batch_size, is_greedy, graph)
 
 
 def recorded_step(
-    device_step: DeviceStep,
-    batch_size: int,
-    is_greedy: bool,
-    recorder: LaunchRecorder,
-    *,
-    as_launches: bool = True,
+    device_step: DeviceStep, batch_size: int, is_greedy: bool, recorder: LaunchRecorder
 ) -> Tensor:
     """Run a step as `capture` does, and let `recorder` remember it. Returns the step's tokens [B]."""
-    kernels = kernels_as_launches(device_step, recorder) if as_launches else nullcontext()
-    with torch.inference_mode(), kernels, recorder:
+    with torch.inference_mode(), kernels_as_launches(device_step, recorder), recorder:
         return device_step(batch_size, longest_possible(device_step), Draws(is_greedy))
 
 

@@ -22,11 +22,6 @@ class Flight:
     token_ids: list[int | None] = field(default_factory=list)  # what was read, in the requests' order
     handed_to: set[int] = field(default_factory=set)
 
-    @property
-    def to_nobody(self) -> list[int]:
-        """The requests that the step made a token for and that did not get it."""
-        return [request_id for request_id in self.request_ids if request_id not in self.handed_to]
-
 
 @dataclass
 class Flights:

@@ -136,13 +136,6 @@ def layer_of(launches: Sequence[Launch]) -> list[Launch]:
     return list(launches[first : first + attention[1] - attention[0]])
 
 
-def ends_of(launches: Sequence[Launch], num_layers: int) -> tuple[list[Launch], list[Launch]]:
-    """The launches of a step before its first layer, and those behind its last."""
-    first = next(i for i, launch in enumerate(launches) if launch.name in ("layer_norm", "norm_linear"))
-    last = first + num_layers * len(layer_of(launches))
-    return list(launches[:first]), list(launches[last:])
-
-
 def count_kernels(launches: Sequence[Launch]) -> int:
     """How many kernels the launches are in all; a launch can be of two."""
     return sum(launch.kernels for launch in launches)

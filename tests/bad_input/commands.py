@@ -24,12 +24,10 @@ OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "seed": ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG),
     "rung_number": ("99", "", "-1", "00,01"),
     "rung_list": ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999),
-    "list_of": ("0", "1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
-    "chances": ("", "x", "-0.1", "1.1", "0.5,", "0.5,,1", "nan", "inf", LONG),
-    "rate": ("", "x", "0", "-1", "nan", "inf", "1e9", LONG),
+    "list_of": ("1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
+    "real_number": ("", "x", "-1", "nan", "inf", "1e300", LONG),
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
     "names_of": ("", "best", "prefix,", "ragged,best"),
-    "milliseconds": ("-1", "nan", "inf", "x", "", "1e300"),
     "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
     "target_directory": ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8),
 }
@@ -52,6 +50,9 @@ FLAGS = [  # command, flag, values
     ("profile", "--context", ("10001",)),
     ("cost-card", "--prompt-lengths", ("0", "20:", ":20", "20:x", "20,20:10001", "")),
     ("attention", "--contexts", ("1024", "64,5000")),
+    ("host-time", "--batch-sizes", ("0",)),
+    ("drafts", "--acceptance", ("-0.1", "1.1", "0.5,,1", "nan")),
+    ("loads", "--rate", ("0", "1e9")),
 ]
 LINES = [  # what only the command as a whole can tell
     *((f"scheduler --device={device}", "device must be 'cpu', 'cuda', or a GPU") for device in NO_DEVICE),
@@ -59,7 +60,7 @@ LINES = [  # what only the command as a whole can tell
     *((f"{command} --colour red", "--colour") for command in ALL),
     *((f"{command} --json", "--json") for command in ALL),
     ("", "COMMAND"),
-    ("peers --others static,gpu", "no engine 'gpu'"),
+    ("peers --others static,gpu", "there is no 'gpu'"),
     ("scheduler --device cpu --model ~no-such-user", "no directory ~no-such-user"),
     (f"scheduler --device cpu --model {'a' * 5000}", "source is no directory and no hub id"),
     ("scheduler --device cpu --model ''", "source must be a directory"),

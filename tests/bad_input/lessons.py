@@ -8,14 +8,12 @@ from bad_values import JUNK, NO_RUNG, NO_SIZE, without
 
 from labkit import lab
 from labkit.errors import OptionError
-from labkit.ladder import LADDER, LESSONS, PAGES
+from labkit.ladder import LADDER, LESSONS
 from labkit.learn.kept import keep
 from labkit.show import show_diff, show_source
 
 HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
-FIRST = lab.Lab(LESSONS["00"], torch.device("cpu"), lab.CPU_SCALE)
 LAST = lab.Lab(LESSONS["20"], torch.device("cpu"), lab.CPU_SCALE)
-DESK = lab.Desk(PAGES["before_00"], torch.device("cpu"))
 DATA = []
 
 
@@ -51,13 +49,6 @@ FILE_NAMES |= {"a NUL": "a\0b", "spaces": "a b", "a line": "a\nb"}
 CASES = [
     *values_of("lab.start", "there is no lesson", lambda _, bad: lab.start(bad), NO_RUNG, OptionError),
     *values_of("lab.begin", "there is no page", lambda _, bad: lab.begin(bad), NO_RUNG, OptionError),
-    *values_of(
-        "here.below",
-        "there is no rung",
-        lambda _, bad: bad.below,
-        {"in the first lesson": FIRST},
-        OptionError,
-    ),
     *values_of(
         "here.build",
         "part for block_tables",
@@ -105,12 +96,6 @@ CASES = [
         "here.predict",
         lambda _, **bad: HERE.predict(**({"question": "q", "unit": "us"} | bad)),
         {"question": NO_TEXT, "unit": NO_TEXT},
-        OptionError,
-    ),
-    *arguments_of(
-        "desk.predict",
-        lambda _, **bad: DESK.predict(**({"question": "q", "unit": "us"} | bad)),
-        {"question": {"None": None, "a number": 5}, "unit": {"None": None, "a list": []}},
         OptionError,
     ),
     *values_of(

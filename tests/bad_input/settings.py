@@ -11,7 +11,6 @@ from bad_values import HUGE, JUNK, NO_BOOL, NO_CHOICE, NO_RUNG, NO_SIZE, without
 
 from labkit import LADDER, CacheConfig, EngineOptions, SamplingParams, SchedulerConfig
 from labkit.errors import OptionError, RequestError
-from labkit.ladder import LESSONS, PAGES
 
 NO_NUMBER = without(JUNK, "a number", "a float") | {
     "None": None,
@@ -84,6 +83,4 @@ CASES = [
         for said, bad in NOT_WITHOUT.items()
     ),
     *values_of("LADDER", "there is no rung .* as text", lambda _, bad: LADDER[bad], NO_RUNG, OptionError),
-    *values_of("LESSONS", "there is no lesson .* as text", lambda _, bad: LESSONS[bad], NO_RUNG, OptionError),
-    *values_of("PAGES", "there is no page .* as text", lambda _, bad: PAGES[bad], NO_RUNG, OptionError),
 ]

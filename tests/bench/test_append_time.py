@@ -1,9 +1,8 @@
 """The K/V write by itself: every path writes the same tokens, and times become rates."""
 
-import pytest
 import torch
 
-from labkit.bench.append_time import BLOCK_SIZE, LAYERS, AppendTime, D, H, append_calls, time_appends
+from labkit.bench.append_time import BLOCK_SIZE, LAYERS, D, H, append_calls, time_appends
 
 CPU = torch.device("cpu")
 PATHS = ["indexed", "generic", "full_batch", "identity_pos"]
@@ -32,9 +31,3 @@ def test_each_path_is_measured_as_often_as_asked_for():
     assert [(time.path, time.batch_size) for time in times] == [(path, 2) for path in PATHS]
     assert all(len(time.device_seconds) == len(time.host_seconds) == 3 for time in times)
     assert all(seconds > 0 for time in times for seconds in time.device_seconds + time.host_seconds)
-
-
-def test_the_median_is_what_a_time_is_in_microseconds_and_what_its_rate_is_of():
-    time = AppendTime("indexed", 8, (3e-6, 9e-6, 4e-6), (1e-5,) * 3, num_bytes=1000)
-    assert time.device_us == pytest.approx(4)
-    assert time.rate == pytest.approx(1000 / 4e-6)

@@ -17,7 +17,7 @@ from labkit.bench.cost_cards import (
 from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.kvcache import KVBlockManager
-from labkit.results import CostCard, DeviceCounts, HostCounts, compare_cards, files
+from labkit.results import CostCard, DeviceCounts, HostCounts, files
 from labkit.results.cost_cards import DEVICE_ROWS, HOST_ROWS, RungCard
 from labkit.watch import steady_prompts
 
@@ -125,14 +125,6 @@ def test_records_and_calls_of_a_caller_s_own_manager_are_counted():
 def test_steps_that_meet_a_boundary_make_no_card():
     with pytest.raises(ValueError, match=r"must be alike, but took .*boundary"):
         card_of(2, lengths=(3,), block_size=4)
-
-
-def test_before_and_after_are_shown_with_what_went():
-    before = CostCard(2, {}, HostCounts(21, 12, 525, 9, 100), None)
-    after = CostCard(2, {}, HostCounts(9, 12, 400, 3, 100), None)
-    table = compare_cards(before, after)
-    assert list(table.index) == list(HOST_ROWS)
-    assert table["change"].tolist() == [-12, 0, -125, -6, 0]
 
 
 # --- the GPU's columns -----------------------------------------------------------------------------

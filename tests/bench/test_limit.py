@@ -15,7 +15,6 @@ from labkit.bench import (
 )
 from labkit.model.checkpoint import random_network
 from labkit.model.config import GPT2Config
-from labkit.model.random_configs import RANDOM_CONFIGS
 
 
 def test_limit_counts_weights_once_and_every_live_token():
@@ -77,10 +76,3 @@ def test_flops_agree_with_torchs_own_counter(tiny):
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded
     assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
-
-
-def test_the_limit_of_a_step_is_that_of_gpt2_in_half_precision():
-    limit = step_limit(2, 10, bandwidth=1.0)
-    parameters = sum(p.numel() for p in on_paper().parameters())
-    assert limit.weight_bytes == 2 * (parameters - 1024 * 768)
-    assert limit.kv_bytes == 2 * RANDOM_CONFIGS["gpt2"].kv_values_per_token * 22

@@ -36,6 +36,8 @@ def test_the_table_has_a_row_a_metric_and_a_column_a_percentile():
         assert table.loc[row].tolist() == pytest.approx((before + waits).tolist())
     assert set(table.loc["TPOT"]) == set(table.loc["ITL"]) == {2000}
     assert len(table) == 5
+    of_one_token = latency_metrics([completed(0, 0.0, 0.5, 1.0)]).table()
+    assert list(of_one_token.index) == ["TTFT", "  of it queue wait", "Latency"]
 
 
 def test_metrics_refuse_a_request_without_a_token():

@@ -278,16 +278,17 @@ def test_stats_count_what_was_done():
     for prompt in [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]:
         engine.add_request(prompt, SamplingParams(3))
     engine.step()
-    stats = engine.stats()
-    assert (stats.waiting, stats.running) == (1, 2)
-    assert (stats.free_blocks, stats.blocks_per_layer) == (32 - 3, 32)  # 2 sequences of 64 tokens
+    early = engine.stats()
+    assert (early.waiting, early.running) == (1, 2)
+    assert (early.free_blocks, early.blocks_per_layer) == (32 - 3, 32)  # 2 sequences of 64 tokens
     run(engine)
+    assert (early.counters.steps, early.counters.finished) == (1, {})  # it stays what it was
     stats = engine.stats()
     assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, 32)
     counters = stats.counters
     assert (counters.steps, counters.decode_steps) == (6, 4)  # prefill, decode twice; and again
     assert (counters.prefill_tokens, counters.reused_tokens, counters.generated_tokens) == (9, 0, 9)
-    assert (counters.preemptions, counters.finished) == (0, {"length": 3})
+    assert (counters.decoded_tokens, counters.preemptions, counters.finished) == (6, 0, {"length": 3})
     assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
     # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
     assert stats.append_paths == {"boundary": 2, "in_place": 10}

@@ -77,25 +77,6 @@ def test_a_stop_string_ends_a_request_at_the_same_token_on_every_rung(tiny, ragg
     assert_no_block_is_lost(engine)
 
 
-@pytest.fixture(scope="module")
-def sampled_tokens(tiny, ragged) -> list[tuple[int, ...]]:
-    return sampled(tiny, ragged, RUNG_00)
-
-
-def sampled(tiny, prompts, options) -> list[tuple[int, ...]]:
-    each = [
-        SamplingParams(8 + 2 * i, temperature=0.7 + 0.1 * i, top_k=50, top_p=0.95, seed=i, stop_on_eos=False)
-        for i in range(len(prompts))
-    ]
-    return tokens_of(trained_engine(tiny, options).generate(prompts, each))
-
-
-@every_engine
-def test_sampled_tokens_of_a_seed_are_those_of_rung_00(tiny, ragged, sampled_tokens, options):
-    assert sampled(tiny, ragged, options) == sampled_tokens
-    assert sampled_tokens[0] != sampled_tokens[5][:8]  # the same prompt, another seed
-
-
 # --- random models, schedules and pools ------------------------------------------------------------
 
 

@@ -24,11 +24,11 @@ needs_triton = pytest.mark.skipif(triton_runtime.IMPORT_ERROR is not None, reaso
 NOT_INSTALLED = ModuleNotFoundError("No module named 'triton'", name="triton")
 
 
-def in_new_process(code: str, **environment: str) -> dict:
+def in_new_process(code: str, *arguments: object, **environment: str) -> dict:
     """The JSON that `code` prints in a Python of its own, on a machine without a GPU."""
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     answer = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *map(str, arguments)],
         env=kept | {"CUDA_VISIBLE_DEVICES": ""} | environment,
         capture_output=True,
         text=True,
@@ -65,16 +65,6 @@ def test_without_a_gpu_the_interpreter_is_on_before_triton_is_imported():
 
 
 @needs_triton
-def test_triton_imported_too_early_is_off_and_says_what_to_do():
-    answer = in_new_process(
-        "import json, triton; from labkit.kernels import triton_runtime as r;"
-        "print(json.dumps([r.triton_status().mode, r.triton_status().reason]))"
-    )
-    assert answer[0] == "off"
-    assert "import labkit first" in answer[1]
-
-
-@needs_triton
 def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     answer = in_new_process(
         "import json, triton; from labkit.kernels import triton_runtime as r; r.check_triton();"
@@ -84,30 +74,33 @@ def test_an_interpreter_asked_for_in_the_environment_survives_an_early_import():
     assert answer == "interpreter"
 
 
-EVERY_RUNG = """
-import json
+TRITON_FIRST = """
+import json, sys
+import triton
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, load_model
-model = load_model(directory)
+from labkit.kernels.triton_runtime import triton_status
+model = load_model(sys.argv[1])
 exact = [rung.options for rung in LADDER.values() if rung.is_exact]
 engines = [InferenceEngine(model, options, cache=CacheConfig(block_size=16)) for options in exact]
-print(json.dumps([e.generate([[1, 2, 3]], SamplingParams(3))[0].token_ids for e in engines]))
+tokens = [e.generate([[1, 2, 3]], SamplingParams(3))[0].token_ids for e in engines]
+print(json.dumps([tokens, triton_status().mode, triton_status().reason]))
 """
 
 
 @needs_triton
-@pytest.mark.parametrize("order", ["import triton, labkit"])
-def test_every_rung_runs_a_checkpoint_whose_weights_are_not_aligned_whichever_is_imported_first(
-    order: str, tmp_path: Path, random_hf: Callable, save_checkpoint: Callable
+def test_triton_imported_too_early_is_off_says_what_to_do_and_every_rung_runs_without_it(
+    tmp_path: Path, random_hf: Callable, save_checkpoint: Callable
 ):
+    """With a checkpoint whose weights are not aligned."""
     hf = random_hf(vocab_size=300, n_positions=32, n_embd=16, n_layer=2, n_head=2)
     weights = save_checkpoint(hf, tmp_path) / "model.safetensors"
     content = weights.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
     header = content[8:end].ljust(-(-end // 16) * 16)  # with its 8 bytes of length it ends at 8 modulo 16
     weights.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
-    tokens = in_new_process(f"{order}; directory = {str(tmp_path)!r}\n{EVERY_RUNG}")
-    assert len(tokens) == len(EXACT)
-    assert tokens == [tokens[0]] * len(tokens)
+    tokens, mode, reason = in_new_process(TRITON_FIRST, tmp_path)
+    assert tokens == [tokens[0]] * len(EXACT)
+    assert mode == "off" and "import labkit first" in reason
 
 
 def test_every_module_imports_without_triton():

@@ -28,6 +28,11 @@ FILES = {
     ("13", "batching"): "from labkit.engine.packed_chunk import PackedChunk as Base",
     ("14", "prefixes"): "from labkit.kvcache import BlockPrefixCache as Base",
 }
+FUNCTIONS = {  # parts that are functions of labkit.kernels
+    ("00", "attention"): "paged_attention_plain",
+    ("07", "kv_write"): "paged_attention_append_plain",
+    ("12", "sampler"): "draw_plain",
+}
 # On which rungs each of them serves.
 SERVES = {
     ("00", "attention"): "00 01 02 03 04 05",
@@ -57,17 +62,8 @@ def write(lesson: str, option: str, text: str) -> None:
 def mine(monkeypatch, tmp_path):
     """All parts kept, and two files that are no lesson's part."""
     monkeypatch.setattr(paths, "MINE", tmp_path)
-    write(
-        "00",
-        "attention",
-        "from labkit.kernels import paged_attention_plain\n\nPART = 'paged_attention_plain'\n",
-    )
-    write(
-        "07",
-        "kv_write",
-        "from labkit.kernels import paged_attention_append_plain\n\nPART = 'paged_attention_append_plain'\n",
-    )
-    write("12", "sampler", "from labkit.kernels import draw_plain\n\nPART = 'draw_plain'\n")
+    for (lesson, option), name in FUNCTIONS.items():
+        write(lesson, option, f"from labkit.kernels import {name}\n\nPART = '{name}'\n")
     for (lesson, option), line in FILES.items():
         write(lesson, option, f'{line}\n\n\nclass Mine(Base):\n    pass\n\n\nPART = "Mine"\n')
     write("20", "weights", "raise RuntimeError('this was run')\n")

@@ -52,9 +52,9 @@ def random_prompts(gpt2: GPT2, lengths: Sequence[int] = LENGTHS) -> list[Tensor]
     return [torch.randint(gpt2.config.vocab_size, (n,), generator=generator) for n in lengths]
 
 
-def prefill_ragged(gpt2: GPT2, prompts: list[Tensor], pad_id: int = 0, past: PastKV | None = None):
+def prefill_ragged(gpt2: GPT2, prompts: list[Tensor], past: PastKV | None = None):
     lengths = torch.tensor([len(p) for p in prompts])
-    return gpt2.prefill(pad_sequence(prompts, batch_first=True, padding_value=pad_id), lengths, past)
+    return gpt2.prefill(pad_sequence(prompts, batch_first=True), lengths, past)
 
 
 @torch.inference_mode()
@@ -101,16 +101,6 @@ def test_a_padded_row_gives_the_logits_of_its_prompt_alone(pair: Pair):
             assert_near(many[:, b, :, : len(prompt)], one[:, 0])
 
 
-def test_pad_ids_change_nothing(pair: Pair):
-    prompts = random_prompts(pair.network)
-    zeros, others = (prefill_ragged(pair.network, prompts, pad_id) for pad_id in (0, 96))
-    assert torch.equal(zeros.last_logits, others.last_logits)
-    for b, prompt in enumerate(prompts):
-        written = (slice(None), b, slice(None), slice(len(prompt)))
-        assert torch.equal(zeros.keys[written], others.keys[written])
-        assert torch.equal(zeros.values[written], others.values[written])
-
-
 def padded_past(gpt2: GPT2, prefixes: list[Tensor], filler: float) -> PastKV:
     """The prefixes' keys and values, `filler` where a row has none."""
     config = gpt2.config
@@ -125,19 +115,6 @@ def padded_past(gpt2: GPT2, prefixes: list[Tensor], filler: float) -> PastKV:
             past.keys[:, b, :, : len(prefix)] = computed.keys[:, 0]
             past.values[:, b, :, : len(prefix)] = computed.values[:, 0]
     return past
-
-
-def test_every_row_starts_at_position_0_or_where_its_past_ends(tiny: LanguageModel):
-    prompts = random_prompts(tiny.network, [3, 5])
-    past = padded_past(tiny.network, [prompts[0][:0], prompts[1]], filler=0.0)
-    seen: list[Tensor] = []
-    with tiny.network.wpe.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
-        prefill_ragged(tiny.network, prompts)
-        prefill_ragged(tiny.network, prompts, past=past)
-    assert [positions.tolist() for positions in seen] == [
-        [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]],
-        [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
-    ]
 
 
 @pytest.mark.parametrize("held", [[0, 0, 18, 5], [6, 0, 1, 11]])

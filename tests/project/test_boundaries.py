@@ -20,22 +20,18 @@ GPT2_NAME = re.compile(r"(?i:gpt2\w*)|wte|wpe|ln_[12f]|c_(attn|proj|fc)|n_(embd|
 ALLOWED = {
     "_C",
     "_addmm_activation",
-    "_exit",
-    "_symmetric_memory",
+    "_asdict",
     "_cuda_clearCublasWorkspaces",
-    "_tokenizer",
+    "_exit",
+    "_fields",
+    "_len_torch_dispatch_stack",
+    "_option_string_actions",
     "_patch_attr",
     "_patch_lang",
     "_patch_lang_tensor",
-    "_option_string_actions",
-}
-ALLOWED |= {
-    "_replace",
-    "_asdict",
-    "_fields",
     "_profiler_enabled",
-    "_option_string_actions",
-    "_len_torch_dispatch_stack",
+    "_replace",
+    "_tokenizer",
 }
 
 

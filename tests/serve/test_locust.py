@@ -13,7 +13,7 @@ from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
 USERS = 10
-SECONDS = 6  # then users finish what they have begun
+SECONDS = 3  # then users finish what they have begun
 
 
 def test_every_user_of_locust_ends_as_it_should():

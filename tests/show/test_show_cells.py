@@ -3,9 +3,10 @@
 import pandas as pd
 import pytest
 from figures import WAYS, shown_texts
+from helpers import make_engine
 from matplotlib.colors import same_color, to_rgba
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, show, watch
+from labkit import SamplingParams, show, watch
 from labkit.learn.before_03.graders import Access as Touch
 from labkit.show.blocks import cell_text
 from labkit.show.colours import BLUE, GREY, ORANGE, PALE, RED
@@ -58,9 +59,7 @@ def test_a_number_written_by_two_is_red_and_what_meets_no_element_is_told():
 
 
 def test_blocks_are_filled_as_far_as_they_are_and_striped_by_their_holders(tiny):
-    engine = InferenceEngine(
-        tiny, LADDER["00"].options, device="cpu", cache=CacheConfig(block_size=4, max_blocks_per_layer=16)
-    )
+    engine = make_engine(tiny, max_blocks_per_layer=16)
     engine.generate([[40, 41, 42, 43, 44]], SamplingParams(max_new_tokens=1))
     for _ in range(2):
         engine.add_request([40, 41, 42, 43, 44], SamplingParams(max_new_tokens=30, stop_on_eos=False))
@@ -73,7 +72,7 @@ def test_blocks_are_filled_as_far_as_they_are_and_striped_by_their_holders(tiny)
     texts = shown_texts(show.draw_blocks(history[-1]))
     assert [text for text in texts if text[0] == "+"] == ["+12"] * 2  # of 25 tokens the last 13 are drawn
     with pytest.raises(ValueError, match="a block of 64 tokens is too large to draw"):
-        show.draw_blocks(watch.snapshot(InferenceEngine(tiny, LADDER["00"].options, device="cpu")))
+        show.draw_blocks(watch.snapshot(make_engine(tiny, block_size=64)))
     assert [cell_text(token) for token in ("\n", " a", "thousand")] == ["↵", "·a", "thous…"]
 
 

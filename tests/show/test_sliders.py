@@ -3,16 +3,24 @@
 import IPython.display
 import ipywidgets
 import matplotlib.pyplot as plt
+import pytest
 from ipywidgets import VBox
 
 from labkit.show import sliders
 
 
-def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
-    shown, drawn = [], []
-    monkeypatch.setattr(IPython.display, "display", lambda forms, raw: shown.append(forms))
-    boxes = []
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed, each time the forms and the box; an Output widget's messages could stop a run."""
+    shown, boxes = [], []
     monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(VBox(children)) or boxes[-1])
+    monkeypatch.setattr(ipywidgets, "Output", None)
+    monkeypatch.setattr(IPython.display, "display", lambda forms, raw: shown.append((forms, boxes.pop())))
+    return shown
+
+
+def test_a_figure_is_drawn_for_what_the_sliders_say(shown):
+    drawn = []
 
     def draw(**chosen):
         drawn.append(chosen)
@@ -20,7 +28,7 @@ def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
 
     sliders(draw, block_size=(16, 64, 4), share=range(3))
     assert drawn == [{"block_size": 16, "share": 0}]
-    (box,), (forms,) = boxes, shown
+    ((forms, box),) = shown
     assert forms["application/vnd.jupyter.widget-view+json"]["model_id"] == box.model_id
     assert forms["text/plain"].startswith("Sliders (block_size, share): run this cell")
     block_size, share, picture = box.children
@@ -34,22 +42,10 @@ def test_a_figure_is_drawn_for_what_the_sliders_say(monkeypatch):
     assert plt.get_fignums() == []
 
 
-def test_sliders_ascend_and_their_tracks_begin_at_one_place(monkeypatch):
-    boxes = []
-    monkeypatch.setattr(IPython.display, "display", lambda *_, **__: None)
-    monkeypatch.setattr(ipywidgets, "VBox", lambda children: boxes.append(VBox(children)) or boxes[-1])
+def test_sliders_ascend_and_their_tracks_begin_at_one_place(shown):
     sliders(lambda **_: plt.figure(), gpu_us=(5, 1, 20, 10), shared_kb=(0, 16), read_back=(False, True))
-    *made, _ = boxes[0].children
+    *made, _ = shown[0][1].children
     assert [slider.options for slider in made] == [(1, 5, 10, 20), (0, 16), (False, True)]
     assert [slider.value for slider in made] == [5, 0, False]
     assert [slider.description for slider in made] == ["GPU (µs)", "shared (KB)", "read back"]
     assert {slider.style.description_width for slider in made} == {"11ch"}
-
-
-def test_no_output_widget_is_made_whose_messages_could_stop_a_run(monkeypatch):
-    def refused(*args, **kwargs):
-        raise AssertionError("an Output widget")
-
-    monkeypatch.setattr(ipywidgets, "Output", refused)
-    monkeypatch.setattr(IPython.display, "display", lambda *_, **__: None)
-    sliders(lambda step: plt.figure(), step=range(2))

@@ -54,12 +54,6 @@ def test_nothing_is_cut_off_or_written_over(name):
         assert not area.padded(0, -2).overlaps(other), f"{text!r} is written over {other_text!r}"
 
 
-def test_figures_are_as_wide_as_the_house_says():
-    figure = show.draw_turns({"old": [9, 5]}, "A talk")
-    assert 880 <= figure.get_figwidth() * figure.dpi <= 920
-    assert figure.get_figwidth() == WIDTH and figure.dpi == DPI
-
-
 def test_drawing_leaves_the_readers_own_style_alone():
     before = plt.rcParams["axes.titleweight"]
     show.draw_turns({"old": [9, 5]}, "A talk")

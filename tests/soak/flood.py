@@ -1,17 +1,17 @@
 """A flood: far more requests than the pool has blocks for, and what must hold of every one of them."""
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from mmap import PAGESIZE
-from pathlib import Path
 
 import torch
 from faults import assert_nothing_is_held
+from http_flood import SAMPLED_EVERY, resident
 from waits import Waits, record_waits
 
 from labkit.engine import CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
@@ -23,17 +23,13 @@ from labkit.model import LanguageModel, load_model
 from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
 
-LONGEST_PROMPT, MOST_NEW_TOKENS = 900, 300
 SMALL = "random:small"  # the model of a CPU
 BLOCK_SIZE = 16
 ROOM_FOR = 40  # requests of average size, whose blocks the pool has
-AT_ONCE = 400  # clients
 MAX_BATCH_SIZE, PACK_WINDOW = 64, 16
 NUM_SHARED = 8  # texts with which prompts begin
 STREAM_INTERVAL = 4  # tokens in a chunk
 CHECK_EVERY = 20  # of so many requests, one's tokens are compared with those that it gets alone
-SAMPLED_EVERY = 100  # requests, of memory
-STATM = Path("/proc/self/statm")  # Linux's: pages of address space, and of memory
 WISHES = {"all": 80, "cancel": 10, "leave": 5, "impossible": 5}  # each with its weight
 
 
@@ -121,7 +117,7 @@ class Flood:
         self,
         engine: InferenceEngine,
         wishes: Sequence[Wish],
-        at_once: int = AT_ONCE,
+        at_once: int,
         check_every: int = CHECK_EVERY,
     ) -> None:
         self.engine = engine
@@ -231,8 +227,7 @@ class Flood:
 
 def bytes_held(device: torch.device) -> int:
     """Memory of this process now (0 where there is no /proc), and of a GPU what PyTorch has taken of it."""
-    pages = int(STATM.read_text().split()[1]) if STATM.exists() else 0
-    return pages * PAGESIZE + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
+    return resident(os.getpid()) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
 
 
 @cache

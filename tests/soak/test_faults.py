@@ -4,9 +4,8 @@ import random
 
 import faults
 import pytest
-import torch
 from faults import Trial, points_called, run_schedule, schedule_for
-from helpers import EXACT, Boom
+from helpers import EXACT, Boom, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import ERRORS, FAMILIES, Fault, Schedule
@@ -16,7 +15,6 @@ from labkit.engine import CacheConfig, InferenceSession, SchedulerConfig
 from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import BrokenEngineError
 from labkit.kvcache import PrefixCache
-from labkit.model.small import small_model
 from labkit.results.files import load_file
 from labkit.watch import PlantedError, fault_points, planted_failure, planted_nan
 
@@ -107,13 +105,7 @@ def test_when_the_device_is_gone_nobody_ends_as_if_all_was_well(rung):
 @pytest.mark.parametrize("num_steps", range(1, 6))
 def test_an_undo_that_fails_breaks_the_engine_wherever_a_block_stands(rung, num_steps):
     """Away from a block's end nothing on the host showed it, and a steady batch went on with wrong tokens."""
-    engine = InferenceEngine(
-        small_model(),
-        LADDER[rung].options,
-        dtype=torch.float32,
-        cache=CacheConfig(4, 40),
-        scheduler=SchedulerConfig(2),
-    )
+    engine = make_engine(options=LADDER[rung].options, max_blocks_per_layer=40, max_batch_size=2)
     for prompt in ((5, 6, 7), (8, 9)):
         engine.add_request(prompt, SamplingParams(12, stop_on_eos=False))
     while not engine.scheduler.running:
@@ -143,13 +135,8 @@ def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(ru
 def test_numbers_that_are_none_in_a_prompt_reach_nobody_who_begins_like_it(rung, leaves):
     """A chunk's blocks are no one else's until a token has shown that they hold numbers."""
     prompt, params = tuple(range(20, 44)), SamplingParams(4, stop_on_eos=False)
-    scheduler = SchedulerConfig(4, prefill_max_tokens=8, prefill_chunk_tokens=8)
-    engine = InferenceEngine(
-        small_model(),
-        LADDER[rung].options,
-        dtype=torch.float32,
-        cache=CacheConfig(4, 40),
-        scheduler=scheduler,
+    engine = make_engine(
+        options=LADDER[rung].options, max_batch_size=4, prefill_max_tokens=8, prefill_chunk_tokens=8
     )
     first = engine.add_request((*prompt, 1), params)
     second = engine.add_request((*prompt, 2), params)

@@ -32,14 +32,13 @@ from triton.runtime.jit import JITFunction, MockTensor
 with patch.object(torch.cuda, "is_available", lambda: True):
     from labkit.kernels import triton_runtime
 from kernel_calls import (
+    FEW,
     append,
     attention,
     drafts,
     draw,
     ends,
     gated,
-    grouped,
-    grouped_packed,
     linear_residual,
     norm_linear,
     numbers,
@@ -158,12 +157,12 @@ def packings(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -
 
 
 def groups(D: int, dtype: torch.dtype) -> Iterator[Case]:
-    yield partial(grouped, "paged", D, dtype)
+    yield partial(attention, "paged", D, 64, dtype, G=FEW)
     for B, splits in ((8, split_attention.MAX_SPLITS), (128, 1)):
-        yield partial(grouped, "split", D, dtype, B, splits)
-    yield partial(grouped, "shares", D, dtype, 64)
+        yield partial(attention, "split", D, 64, dtype, B, splits, G=FEW)
+    yield partial(attention, "shares", D, 64, dtype, 64, G=FEW)
     for T, P in ((256, 64), (2048, 4)):
-        yield partial(grouped_packed, D, dtype, T, P)
+        yield partial(packed, D, dtype, T, P, G=FEW)
 
 
 def in_eight_bits(arch: int, D: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -172,10 +171,10 @@ def in_eight_bits(arch: int, D: int, dtype: torch.dtype) -> Iterator[Case]:
         for B in (8, 128):
             yield partial(attention, "shares", D, 64, dtype, B, kept=kept)
         for B in (8, 64):
-            yield partial(grouped, "shares", D, dtype, B, kept=kept)
+            yield partial(attention, "shares", D, 64, dtype, B, kept=kept, G=FEW)
         for T, P in ((256, 64), (512, 1), (2048, 4)):
             yield partial(packed, D, dtype, T, P, kept=kept)
-            yield partial(grouped_packed, D, dtype, T, P, kept)
+            yield partial(packed, D, dtype, T, P, kept=kept, G=FEW)
 
 
 def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:

@@ -29,6 +29,8 @@ from labkit.kernels import (
 )
 from labkit.kernels import linear_residual as residual
 
+H, FEW = 12, 4  # heads of queries, and of keys where each is for a group of three
+
 
 def empty(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="cuda")
@@ -77,10 +79,13 @@ def attention(
     B: int = 8,
     splits: int = 1,
     kept: torch.dtype | None = None,
+    G: int = H,
 ) -> None:
-    H, S, M = 12, B + 1, 1024 // block_size
-    query, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
-    cache = caches(kept or dtype, H, block_size, D)
+    """G: heads of keys; where several of queries share one, heads are normed and rotated as well."""
+    S, M = B + 1, 1024 // block_size
+    transform = transform_of(D, dtype) if G < H else None
+    query, key, value = empty(B, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
+    cache = caches(kept or dtype, G, block_size, D)
     if form == "paged":
         paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
         return
@@ -89,13 +94,13 @@ def attention(
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
     if form == "shares":
-        plan = attention_shares.SharePlan(B, H, D, cache[0].dtype, query.device)
+        plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
         shares = shared_attention.ShareWorkspace(plan, H, D)
-        shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan)
+        shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
         return
     workspace = split_attention.SplitWorkspace(B, H, D, query.device)
-    split_attention.paged_attention_append_split_triton(*arguments, workspace, splits)
+    split_attention.paged_attention_append_split_triton(*arguments, workspace, splits, transform)
 
 
 def transform_of(D: int, dtype: torch.dtype) -> HeadTransform:
@@ -109,44 +114,6 @@ def gated(M: int, N: int, K: int, dtype: torch.dtype) -> None:
     fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, prefetch=True)
 
 
-def grouped(
-    form: str,
-    D: int,
-    dtype: torch.dtype,
-    B: int = 8,
-    splits: int = 1,
-    kept: torch.dtype | None = None,
-    H: int = 12,
-    G: int = 4,
-) -> None:
-    """Attention of groups of three, whose heads are normed and rotated."""
-    S, M, transform = B + 1, 16, transform_of(D, dtype)
-    query, key, value = empty(B, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
-    cache = caches(kept or dtype, G, 64, D)
-    if form == "paged":
-        paged_attention.paged_attention_triton(query, key, value, *cache, int32(B, M), int32(B), 1000)
-        return
-    arguments = query, key, value, *cache, int32(S, M), int32(S), int64(B)
-    if form == "shares":
-        plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G)
-        attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = shared_attention.ShareWorkspace(plan, H, D)
-        shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
-        return
-    workspace = split_attention.SplitWorkspace(B, H, D, query.device)
-    split_attention.paged_attention_append_split_triton(*arguments, workspace, splits, transform)
-
-
-def grouped_packed(
-    D: int, dtype: torch.dtype, T: int, P: int, kept: torch.dtype | None = None, H: int = 12, G: int = 4
-) -> None:
-    query, key, value = empty(T, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
-    cache, transform = caches(kept or dtype, G, 64, D), transform_of(D, dtype)
-    rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 16))
-    packed_prompts.kv_append_packed_triton(*cache, key, value, rows, transform)
-    packed_attention.packed_attention_triton(query, *cache, rows, transform)
-
-
 def packed(
     D: int,
     dtype: torch.dtype,
@@ -154,16 +121,18 @@ def packed(
     P: int,
     block_size: int = 64,
     kept: torch.dtype | None = None,
-    H: int = 12,
+    G: int = H,
 ) -> None:
-    cache = caches(kept or dtype, H, block_size, D)
-    query, key, value = empty(T, 3, H, D, dtype=dtype).unbind(1)
+    """G: as of `attention`."""
+    query, key, value = empty(T, H + 2 * G, D, dtype=dtype).split([H, G, G], dim=1)
+    cache = caches(kept or dtype, G, block_size, D)
+    transform = transform_of(D, dtype) if G < H else None
     rows = packed_prompts.PackedRows(int32(P + 1), int32(P), int32(P, 1024 // block_size))
-    packed_prompts.kv_append_packed_triton(*cache, key, value, rows)
-    packed_attention.packed_attention_triton(query, *cache, rows)
+    packed_prompts.kv_append_packed_triton(*cache, key, value, rows, transform)
+    packed_attention.packed_attention_triton(query, *cache, rows, transform)
 
 
-def append(form: str, D: int, dtype: torch.dtype, B: int = 8, H: int = 12) -> None:
+def append(form: str, D: int, dtype: torch.dtype, B: int = 8) -> None:
     cache = [empty(100, H, 64, D, dtype=dtype) for _ in range(2)]
     _, key, value = empty(B, 3, H, D, dtype=dtype).unbind(1)
     if form == "indexed":

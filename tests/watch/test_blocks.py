@@ -2,16 +2,15 @@
 
 import pytest
 import torch
+from helpers import make_engine
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, watch
+from labkit import SamplingParams, watch
 
 
 @pytest.fixture
 def engine(tiny):
     """Two requests and a cached prompt that share a full block and a partly filled one."""
-    engine = InferenceEngine(
-        tiny, LADDER["00"].options, device="cpu", cache=CacheConfig(block_size=4, max_blocks_per_layer=16)
-    )
+    engine = make_engine(tiny, max_blocks_per_layer=16)
     prompt = [40, 41, 42, 43, 44]
     engine.generate([prompt], SamplingParams(max_new_tokens=1))
     for _ in range(2):
@@ -35,9 +34,7 @@ def test_snapshot_shows_sharing_and_then_copies(engine):
 
 def test_snapshot_is_of_the_layer_asked_for(tiny):
     """A token in the last layer alone: there, all that follows lies one block further."""
-    engine = InferenceEngine(
-        tiny, LADDER["00"].options, device="cpu", cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = make_engine(tiny, prefix_cache=False)
     manager, last = engine.kv_manager, tiny.config.n_layer - 1
     manager.append_token(last, [], *torch.zeros(2, tiny.config.n_head, tiny.config.head_dim))
     engine.add_request([40, 41, 42, 43, 44], SamplingParams(max_new_tokens=4))

@@ -48,7 +48,8 @@ def test_a_text_that_ends_wastes_one_token():
     assert ended and watched.tokens_to_nobody == ended and at_once.tokens_to_nobody == 0
     read = [flight for flight in watched.flights if flight.read_in]
     (flight,) = (f for f in read if 0 in f.request_ids and f.token_ids[0] == eos and 0 in f.handed_to)
-    assert 0 in watched.flights[flight.number].to_nobody  # the next one
+    after = watched.flights[flight.number]
+    assert 0 in after.request_ids and 0 not in after.handed_to
 
 
 def test_a_pool_too_small_makes_the_following_step_wait():

@@ -3,22 +3,14 @@
 import pytest
 from helpers import make_engine, tokens_alone
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, watch
+from labkit import LADDER, SamplingParams, watch
 from labkit.watch.rows import reason_of
-
-CACHED = LADDER["01"].options
 
 
 @pytest.fixture
 def watched(tiny):
     """Two requests that share a cached prompt, one whose prompt fills its block, and one that waits."""
-    engine = InferenceEngine(
-        tiny,
-        CACHED,
-        device="cpu",
-        cache=CacheConfig(block_size=4, max_blocks_per_layer=40),
-        scheduler=SchedulerConfig(max_batch_size=3),
-    )
+    engine = make_engine(tiny, options=LADDER["01"].options, max_blocks_per_layer=40, max_batch_size=3)
     engine.generate([[5] * 5], SamplingParams(1))
     for prompt, num_tokens in (([5] * 5, 12), ([5] * 5, 12), ([6] * 4, 7), ([7] * 3, 12)):
         engine.add_request(prompt, SamplingParams(num_tokens, stop_on_eos=False))

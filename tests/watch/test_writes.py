@@ -3,14 +3,9 @@
 import pytest
 from helpers import make_engine
 
-from labkit import LADDER, CacheConfig, InferenceEngine, watch
+from labkit import LADDER, watch
 
 BELOW = LADDER["03"].options
-
-
-def engine_of(model, rung):
-    cache = CacheConfig(block_size=4, prefix_cache=False)
-    return InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +20,7 @@ def engine_of(model, rung):
 def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
     tiny, rung, lengths, path, tensors
 ):
-    engine = engine_of(tiny, rung)
+    engine = make_engine(tiny, options=LADDER[rung].options, prefix_cache=False)
     with watch.steady_decode(engine, watch.steady_prompts(2, lengths), warmup_steps=0):
         with watch.record_writes(engine) as writes:
             engine.step()

@@ -2,7 +2,7 @@
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -62,31 +62,19 @@ length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
 num_tokens = whole_number(1, MOST_TOKENS)
 
 
-def rate(text: str) -> float:
-    """The type of a flag that takes a number per second."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not 1e-3 <= value <= MOST:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0.001 to {MOST:,}")
-    return value
+def real_number(at_least: float, at_most: float) -> Callable[[str], float]:
+    """The type of a flag that takes a number in this range, both ends included."""
 
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        if at_least <= value <= at_most:
+            return value
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from {at_least:,} to {at_most:,}")
 
-def chance(text: str) -> float:
-    """The type of a flag that takes how likely something is."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 to 1")
-    return value
-
-
-def chances(text: str) -> tuple[float, ...]:
-    """The type of a flag that takes chances separated by commas."""
-    return list_of(chance)(text)
+    return convert
 
 
 def seed(text: str) -> int:
@@ -95,6 +83,20 @@ def seed(text: str) -> int:
         return check_seed(as_int(text))
     except CheckpointError:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
+
+
+def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    """The type of a flag that takes names separated by commas, of those that are known, each once."""
+
+    def convert(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {shown(unknown[0])}; there are {', '.join(known)}")
+        if len(set(names)) < len(names):
+            raise argparse.ArgumentTypeError(f"{shown(text)} names one twice")
+        return names
+
+    return convert
 
 
 def two_digits(text: str) -> str:
@@ -125,7 +127,8 @@ BATCH, BATCH_LIST = Kind(batch, "N"), Kind(list_of(batch), "N,N,...")
 LENGTH, LENGTH_LIST = Kind(length, "N"), Kind(list_of(length), "N,N,...")
 RUNG, RUNG_LIST = Kind(rung_number, "RUNG"), Kind(rung_list, "RUNG,RUNG,...")
 FILE, FOLDER = Kind(target_file, "FILE"), Kind(target_directory, "DIR")
-RATE, SEED = Kind(rate, "R"), Kind(seed, "N")
+RATE, SEED = Kind(real_number(1e-3, MOST), "R"), Kind(seed, "N")
+SECONDS = Kind(real_number(0, LONGEST), "SECONDS")
 
 # --- flags that several commands have --------------------------------------------------------------------
 

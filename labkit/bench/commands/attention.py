@@ -17,8 +17,8 @@ from labkit.bench.commands.arguments import (
     whole_number,
 )
 from labkit.bench.commands.flags import ByDevice, Kind, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AttentionTime
 
@@ -49,9 +49,7 @@ def run(args: Settings) -> None:
             times += time_attention(b, t, device, args.repeats)
     print(attention_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
-    if args.json:
-        settings = {**args.settings, "model": "none, a layer of GPT-2's"}
-        write_record(make_record("attention", device, bandwidth, settings, times), args.json)
+    record_if_asked(args, "attention", device, times, bandwidth, model="none, a layer of GPT-2's")
 
 
 def attention_table(times: list[AttentionTime], bandwidth: float) -> pd.DataFrame:

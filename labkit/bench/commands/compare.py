@@ -21,9 +21,9 @@ from labkit.bench.commands.arguments import (
     workload_of,
 )
 from labkit.bench.commands.flags import Kind, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.comparison import ROUNDS, compare
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine.device import cache_dtype
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.errors import OptionError
@@ -94,10 +94,8 @@ def run(args: Settings) -> None:
     print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth}; reached {reached:.1f} %")
     if args.self_test:
         report_self_test(comparisons)
-    if args.json:
-        samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
-        record = make_record("comparison", workload.model.device, bandwidth, args.settings, samples)
-        write_record(record, args.json)
+    samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
+    record_if_asked(args, "comparison", workload.model.device, samples, bandwidth)
 
 
 def rung_options(text: str) -> EngineOptions:

@@ -10,9 +10,8 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import DeviceFlags, batch_sizes_flag, length, list_of, rungs_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.cost_cards import cost_card, engine_key
-from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
@@ -66,10 +65,7 @@ def run(args: Settings) -> None:
                 cards.setdefault(about, {})[rung] = card
     for about, made in cards.items():
         print(f"\n{about}\n{cards_text(made)}")
-    if args.json:
-        settings = {**args.settings, "model": ", ".join(args.models)}
-        record = make_record("cost_card", device, measure_bandwidth(device), settings, samples)
-        write_record(record, args.json)
+    record_if_asked(args, "cost_card", device, samples, model=", ".join(args.models))
 
 
 def cards_text(cards: Mapping[str, CostCard]) -> str:

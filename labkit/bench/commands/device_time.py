@@ -12,9 +12,8 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import COUNT, LENGTH, ModelFlags, batch_sizes_flag, model_of, rungs_flag
 from labkit.bench.commands.flags import ByDevice, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.device_time import device_time
-from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
@@ -54,11 +53,7 @@ def run(args: Settings) -> None:
             )
             print(kernel_table(made).to_string())
             samples.append(made)
-    if args.json:
-        settings = args.settings
-        write_record(
-            make_record("decode_kernels", device, measure_bandwidth(device), settings, samples), args.json
-        )
+    record_if_asked(args, "decode_kernels", device, samples)
 
 
 def kernel_table(made: TracedStep) -> pd.DataFrame:

@@ -15,12 +15,12 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import COUNT, ModelFlags, chances, rounds_flag
+from labkit.bench.commands.arguments import COUNT, ModelFlags, list_of, real_number, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.comparison import in_turn
 from labkit.bench.dial import DialedStep
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.engine.parts import NO_PARTS, Part
@@ -49,7 +49,7 @@ class Settings(ModelFlags):
         None,
         "instead of the tasks, drafts that are right with each of these chances, one after another "
         "(default: the tasks run)",
-        Kind(chances, "P,P,..."),
+        Kind(list_of(real_number(0, 1)), "P,P,..."),
     )
 
 
@@ -80,8 +80,7 @@ def run(args: Settings) -> None:
         if of_these := [sample for sample in samples if getattr(sample, "task", None) in tasks]:
             speedup, interval = together(of_these)
             print(f"{name}: x{speedup:.2f} {interval}")
-    if args.json:
-        write_record(make_record(kind, device, bandwidth, args.settings, samples), args.json)
+    record_if_asked(args, kind, device, samples, bandwidth)
 
 
 def measured(model: LanguageModel, device: torch.device, task: dict[str, str], args: Settings) -> DraftedTask:

@@ -9,35 +9,21 @@ frames of a reader, in each of which are all tokens that had come. *Readers busy
 their busiest process takes: near 100 %, take more --clients. The record is written after every round.
 """
 
-import argparse
 import time
 from dataclasses import dataclass
-from math import nan
 from statistics import median
 
-from labkit.bench.commands.arguments import COUNT, LONGEST, ServedFlags, rounds_flag
-from labkit.bench.commands.flags import ByDevice, Kind, flag
+from labkit.bench.commands.arguments import COUNT, SECONDS, ServedFlags, rounds_flag
+from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.http import Readers, ServerCommand, Sides
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
-from labkit.checks import shown
 from labkit.engine.device import pick_device
 from labkit.results.http import SIDES, HttpRun
 from labkit.results.record import Record
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
-
-
-def seconds(text: str) -> float:
-    """The type of --within: a number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = nan
-    if not 0 <= value <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 to {LONGEST:,}")
-    return value
 
 
 @dataclass
@@ -51,7 +37,7 @@ class Settings(ServedFlags):
     within: float = flag(
         0.0,
         "the readers ask at random moments of this time (default: %(default)s, all at once)",
-        Kind(seconds, "SECONDS"),
+        SECONDS,
     )
     rounds: int = rounds_flag(3)
 

@@ -12,8 +12,8 @@ from tqdm import tqdm
 from labkit.bench.append_time import BATCH_SIZES, time_appends
 from labkit.bench.commands.arguments import COUNT, DeviceFlags, batch_sizes_flag
 from labkit.bench.commands.flags import ByDevice, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
 from labkit.results import AppendTime
 
@@ -40,9 +40,7 @@ def run(args: Settings) -> None:
             times += time_appends(batch_size, device, args.repeats)
     print(append_table(times, bandwidth.copy).to_string())
     print(f"Memory: {bandwidth}")
-    if args.json:
-        settings = {**args.settings, "model": "none, a layer of GPT-2's"}
-        write_record(make_record("kv_append", device, bandwidth, settings, times), args.json)
+    record_if_asked(args, "kv_append", device, times, bandwidth, model="none, a layer of GPT-2's")
 
 
 def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:

@@ -7,7 +7,6 @@ the last token id. Decode rates leave out the time to the first tokens, and are 
 all requests. An engine that cannot serve the requests is named, with the reason.
 """
 
-import argparse
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from labkit.bench.commands.arguments import (
     RecordFlags,
     WorkloadFlags,
+    names_of,
     rounds_flag,
     rungs_flag,
     workload_of,
@@ -34,8 +34,6 @@ from labkit.bench.peers import (
     run_peers,
 )
 from labkit.bench.record import make_record
-from labkit.bench.workload import Workload
-from labkit.checks import shown
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
 from labkit.results.peers import PeerSample
@@ -51,24 +49,13 @@ OTHERS = {
 }
 
 
-def other_list(text: str) -> tuple[str, ...]:
-    """The type of a flag that takes names of OTHERS separated by commas, each once."""
-    names = tuple(text.split(","))
-    if unknown := [name for name in names if name not in OTHERS]:
-        known = ", ".join(OTHERS)
-        raise argparse.ArgumentTypeError(f"there is no engine {shown(unknown[0])}; there are {known}")
-    if len(set(names)) < len(names):
-        raise argparse.ArgumentTypeError(f"{shown(text)} names an engine twice")
-    return names
-
-
 @dataclass
 class Settings(RecordFlags, WorkloadFlags):
     """The command's flags."""
 
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
     others: tuple[str, ...] = flag(
-        tuple(OTHERS), "these other engines run", Kind(other_list, "NAME,NAME,...")
+        tuple(OTHERS), "these other engines run", Kind(names_of(OTHERS), "NAME,NAME,...")
     )
     rounds: int = rounds_flag(3)
 
@@ -82,8 +69,7 @@ def run(args: Settings) -> None:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))
     workload = workload_of(args)
-    if workload.has_arrivals:
-        raise OptionError("requests that arrive one after another are served by `streaming` and `loads` only")
+    workload.require_all_at_once()
     bandwidth = measure_bandwidth(workload.model.device)
     limit = workload.requested_limit(bandwidth.copy)
     with tqdm(unit=" runs") as bar:
@@ -98,10 +84,9 @@ def run(args: Settings) -> None:
         "static_cache_compiled": ran.compiled,
         "versions": peer_versions(),
     }
+    in_one_batch = len(workload.requests) <= workload.scheduler.max_batch_size
     samples = [
-        peer_sample(name, made, ran, limit, one_batch(workload))
-        for name, runs in ran.runs.items()
-        for made in runs
+        peer_sample(name, made, ran, limit, in_one_batch) for name, runs in ran.runs.items() for made in runs
     ]
     record = make_record("peers", workload.model.device, bandwidth, settings, samples)
     print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
@@ -109,11 +94,6 @@ def run(args: Settings) -> None:
     for name, reason in ran.left_out.items():
         print(f"Left out: {name} ({reason})")
     write_own(record, path)
-
-
-def one_batch(workload: Workload) -> bool:
-    """Whether all requests of the workload are decoded together."""
-    return len(workload.requests) <= workload.scheduler.max_batch_size
 
 
 def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:

@@ -6,9 +6,9 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import COUNT, LENGTH, ModelFlags, RungFlag, batch_sizes_flag, model_of
 from labkit.bench.commands.flags import ByDevice, flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import decode_limit, measure_bandwidth
 from labkit.bench.profile import profile_decode_step
-from labkit.bench.record import make_record, write_record
 from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
@@ -45,9 +45,7 @@ def run(args: Settings) -> None:
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
         report(sample)
-    if args.json:
-        record = make_record("profile", engine.device, bandwidth, args.settings, samples)
-        write_record(record, args.json)
+    record_if_asked(args, "profile", engine.device, samples, bandwidth)
 
 
 def measure(engine: InferenceEngine, batch_size: int, args: Settings, bandwidth: float) -> ProfiledStep:

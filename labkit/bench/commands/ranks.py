@@ -34,6 +34,7 @@ from labkit.model.checkpoint import random_network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.tokenizer import WordTokenizer
 from labkit.parallel import ParallelEngine, TorchRanks
+from labkit.results.profiles import durations
 from labkit.results.ranks import CUT, CUT_NCCL, ONE, RanksRun
 from labkit.watch import steady_decode
 
@@ -133,7 +134,4 @@ def kernels_of_a_step(engine: InferenceEngine, workload: Workload) -> dict[str, 
     joining = sum(-(-len(prompt) // FEW_PROMPT_TOKENS) for prompt in prompts)  # steps until the last is there
     with steady_decode(engine, prompts, max_new_tokens=joining + PROFILED):
         profile = profile_decode_step(engine)
-    totals: dict[str, float] = {}
-    for span in profile.kernels:
-        totals[span.name] = totals.get(span.name, 0.0) + span.duration
-    return {name: round(us, 1) for name, us in totals.items()}
+    return {name: round(us, 1) for name, us in durations(profile.kernels).items()}

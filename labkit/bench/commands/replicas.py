@@ -8,24 +8,21 @@ there; other loads come all at once. Needs what `pip install labkit[cluster]` br
 is written after every run.
 """
 
-import argparse
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, ServedFlags
+from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, SECONDS, ServedFlags, names_of
 from labkit.bench.commands.flags import ByDevice, Kind, flag
-from labkit.bench.commands.http import said, seconds
+from labkit.bench.commands.http import said
 from labkit.bench.http import Readers
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import Asked
 from labkit.bench.record import make_record, write_record
 from labkit.bench.replicas import Cluster, mixed
 from labkit.bench.workload import Request
-from labkit.checks import shown
 from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
@@ -36,17 +33,6 @@ from labkit.serve.affinity import POLICIES
 
 BEGIN_ALIKE = ("shared-prefix", "assistant")
 ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their own
-
-
-def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
-    """The type of a flag that takes names separated by commas, of those that are known."""
-
-    def convert_names(text: str) -> tuple[str, ...]:
-        if unknown := [name for name in text.split(",") if name not in known]:
-            raise argparse.ArgumentTypeError(f"there is no {shown(unknown[0])}; there are {', '.join(known)}")
-        return tuple(text.split(","))
-
-    return convert_names
 
 
 @dataclass
@@ -69,7 +55,7 @@ class Settings(ServedFlags):
     within: float = flag(
         0.0,
         "where prompts begin alike, readers ask one by one in this time (default: %(default)s, at once)",
-        Kind(seconds, "SECONDS"),
+        SECONDS,
     )
     ingresses: int = flag(1, "the requests of all readers go through this many", COUNT)
     clients: int = flag(ByDevice(8, 1), "the readers are shared by this many processes", COUNT)
@@ -89,7 +75,8 @@ def run(args: Settings) -> None:
 
     Raises OptionError without Ray, and StreamError if a reader is not served.
     """
-    require_ray()
+    if find_spec("ray") is None:
+        raise OptionError("this needs Ray: pip install -e '.[cluster]'")
     from labkit.serve.ray_app import AppArgs
 
     device, samples = pick_device(args.device), list[tuple[str, ReplicasRun]]()
@@ -141,12 +128,6 @@ def run(args: Settings) -> None:
     for load in dict.fromkeys(load for load, _ in samples):
         print(f"{args.model}, rung {args.rung}, {load}; times in milliseconds")
         print(record(load).table().to_string())
-
-
-def require_ray() -> None:
-    """Raises OptionError unless Ray is installed."""
-    if find_spec("ray") is None:
-        raise OptionError("this needs Ray: pip install -e '.[cluster]'")
 
 
 def in_words(run: ReplicasRun) -> str:

@@ -4,7 +4,7 @@ For each manner of sampling the two rungs run in turn, with one engine each for 
 decoding alone. One round is too few for a verdict.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tqdm import tqdm
@@ -23,6 +23,7 @@ from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import measure_bandwidth
+from labkit.bench.peers.rungs import step_through
 from labkit.bench.record import make_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams, SchedulerConfig
@@ -105,7 +106,7 @@ def runs_in_turn(
     def measured(rung: str) -> SamplingRun:
         engine = engines[rung]
         before = engine.stats().counters
-        texts = serve(engine, workload.requests)
+        texts = step_through(workload, engine).token_ids
         after = engine.stats().counters
         if not first:
             first.extend(texts)
@@ -123,12 +124,3 @@ def runs_in_turn(
         progress()
     in_order = in_turn([lambda rung=rung: measured(rung) for rung in engines], rounds, progress)
     return [sample for runs in in_order for sample in runs]
-
-
-def serve(engine: InferenceEngine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
-    """The tokens of all requests, which come together, in their order."""
-    ids = [engine.add_request(request.prompt, request.params) for request in requests]
-    texts: dict[int, tuple[int, ...]] = {}
-    while engine.has_work:
-        texts |= {done.request_id: done.token_ids for done in engine.step().completions}
-    return [texts[request_id] for request_id in ids]

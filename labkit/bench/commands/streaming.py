@@ -6,13 +6,12 @@ whole and in its two parts; tokens are counted as ids; ITL pools the gaps of all
 --stream-interval is more than 1). Percentiles pool the requests of all measured runs.
 """
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkit.bench.commands.arguments import COUNT, RunFlags, whole_number, workload_of
+from labkit.bench.commands.arguments import COUNT, RunFlags, real_number, whole_number, workload_of
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import measure_bandwidth
@@ -23,18 +22,8 @@ from labkit.ladder import LADDER
 from labkit.results.latency import PERCENTILES
 from labkit.results.runs import Run
 
-AN_HOUR, MOST_THREADS = 3_600_000, 10_000
-
-
-def milliseconds(text: str) -> float:
-    """The type of a flag that takes a time of an hour at most."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= AN_HOUR:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of 0 ms or more, an hour at most")
-    return value
+AN_HOUR = 3_600_000  # milliseconds
+MOST_THREADS = 10_000
 
 
 @dataclass
@@ -47,7 +36,7 @@ class Settings(RunFlags):
     submit_interval_ms: float = flag(
         0.0,
         "a request arrives this long after the one before; with 0, all arrive together",
-        Kind(milliseconds, "MS"),
+        Kind(real_number(0, AN_HOUR), "MS"),
     )
     max_inflight_requests: int | None = flag(
         None, "at most this many requests are unfinished; more are refused (default: any number)", COUNT
@@ -103,7 +92,7 @@ def spaced(workload: Workload, interval: float) -> Workload:
     """
     if not interval:
         return workload
-    if any(request.arrives_at for request in workload.requests):
+    if workload.has_arrivals:
         raise OptionError("--submit-interval-ms and --load arrivals both say when requests arrive: give one")
     arrivals = (replace(request, arrives_at=i * interval) for i, request in enumerate(workload.requests))
     return replace(workload, requests=tuple(arrivals))

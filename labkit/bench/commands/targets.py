@@ -3,16 +3,20 @@
 import argparse
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from labkit import paths
-from labkit.bench.record import device_name, write_record
+from labkit.bench.commands.flags import Flags
+from labkit.bench.limit import Bandwidth, measure_bandwidth
+from labkit.bench.record import device_name, make_record, write_record
 from labkit.checks import shown
 from labkit.errors import OptionError, ProjectError
 from labkit.results import Record
+from labkit.results.record import Sample
 
 DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
 DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
@@ -58,6 +62,24 @@ def try_writing(text: str, path: Path) -> None:
                 made.callback(path.unlink)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
+
+
+def record_if_asked(
+    args: Flags,
+    kind: str,
+    device: torch.device,
+    samples: Sequence[Sample],
+    bandwidth: Bandwidth | None = None,
+    **more: object,
+) -> None:
+    """Write a record to the file that --json names, if it names one.
+
+    bandwidth: by default measured now. more: settings beside the flags.
+    """
+    if args.json:
+        settings = args.settings | more
+        record = make_record(kind, device, bandwidth or measure_bandwidth(device), settings, samples)
+        write_record(record, args.json)
 
 
 # --- the record of this machine --------------------------------------------------------------------------

@@ -14,9 +14,7 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import BATCH, COUNT, ModelFlags
 from labkit.bench.commands.flags import flag
-from labkit.bench.commands.targets import try_writing
-from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
+from labkit.bench.commands.targets import record_if_asked, try_writing
 from labkit.bench.tile_time import GpuTileBench, cut_products_of, products_of
 from labkit.bench.tiles import Case, Found, Product, rows_up_to, search_tiles
 from labkit.engine.device import default_dtype, pick_device
@@ -47,7 +45,8 @@ def run(args: Settings) -> None:
     """
     device = pick_device(args.device)
     if device.type != "cuda" or triton_status().mode != "native":
-        raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why_not(device.type)}")
+        why = triton_status().reason if device.type == "cuda" else "this command has no use on the CPU"
+        raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
     path, dtype = table_target(device), default_dtype(device)
     measured = tiles_for(device, dtype, can_hold=True)
     network = shapes_of(args.model)
@@ -65,21 +64,13 @@ def run(args: Settings) -> None:
         return
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-    if args.json:
-        settings = {**args.settings, "dtype": name_of(dtype)}
-        samples = [sample_of(each) for each in found]
-        write_record(make_record("tiles", device, measure_bandwidth(device), settings, samples), args.json)
+    record_if_asked(args, "tiles", device, [sample_of(each) for each in found], dtype=name_of(dtype))
 
 
 def shapes_of(name: str) -> Network:
     """A model's network; one of a published size and random weights without them."""
     config = RANDOM_CONFIGS.get(name.removeprefix("random:")) if name.startswith("random:") else None
     return load_model(name).network if config is None else network_without_weights(config)
-
-
-def why_not(device_type: str) -> str:
-    """Why no kernel is compiled for such a device."""
-    return triton_status().reason if device_type == "cuda" else "this command has no use on the CPU"
 
 
 def table_target(device: torch.device) -> Path:

@@ -6,6 +6,8 @@ from statistics import median
 
 import torch
 
+from labkit.bench.limit import synchronize
+
 
 @dataclass(frozen=True)
 class ChainTime:
@@ -34,17 +36,12 @@ def time_chain(device: torch.device, numbers: int, kernels: int = 300, rounds: i
 
 def _run(x: torch.Tensor, kernels: int, read_back: bool) -> tuple[float, float, float]:
     """Seconds at the beginning, when all was launched, and when all was done."""
-    _synchronize(x.device)
+    synchronize(x.device)
     begin = time.perf_counter()
     for _ in range(kernels):
         x = x + 1
         if read_back:
             x[0].item()
     issued = time.perf_counter()
-    _synchronize(x.device)
+    synchronize(x.device)
     return begin, issued, time.perf_counter()
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

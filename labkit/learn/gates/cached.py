@@ -1,6 +1,6 @@
 """What is off in an engine's cache: the records of its blocks, and the keys and values in them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,19 +34,16 @@ def held_by(engine: InferenceEngine) -> Iterator[Held]:
 # --- records ------------------------------------------------------------------------------------------
 
 
-def _blocks(count: int) -> str:
-    return f"{count} block{'s' * (count != 1)}"
-
-
 def wrong_record(engine: InferenceEngine) -> str:
     """The first block whose record does not say what its place in a sequence makes of it."""
     manager = engine.kv_manager
     for name, holder, _ in held_by(engine):
         for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
-            if len(block_ids) != manager.blocks_for(holder.num_tokens):
+            held, needed = len(block_ids), manager.blocks_for(holder.num_tokens)
+            if held != needed:
                 return (
-                    f"layer {layer_idx}, {name} holds {_blocks(len(block_ids))} for {holder.num_tokens} "
-                    f"tokens, expected {manager.blocks_for(holder.num_tokens)} of {manager.block_size} slots."
+                    f"layer {layer_idx}, {name} holds {held} block{'s' * (held != 1)} for "
+                    f"{holder.num_tokens} tokens, expected {needed} of {manager.block_size} slots."
                 )
             for place, block_id in enumerate(block_ids):
                 start = place * manager.block_size  # in these blocks
@@ -117,12 +114,8 @@ def whose(found: Tensor, engine: InferenceEngine) -> str:
             if len(same):
                 layer_idx, token = same[0].tolist()
                 return f"the {noun} of {name}'s token {token} in layer {layer_idx}"
-    return f"none of any request that runs, beginning with {numbers_in(found)}"
-
-
-def numbers_in(found: Tensor, count: int = 2) -> Sequence[float]:
-    """The first numbers of a tensor, short."""
-    return [round(number, 2) for number in found.flatten()[:count].tolist()]
+    first_two = [round(number, 2) for number in found.flatten()[:2].tolist()]
+    return f"none of any request that runs, beginning with {first_two}"
 
 
 TRUE_RECORDS = Invariant(

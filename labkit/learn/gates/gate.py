@@ -16,13 +16,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.errors import OptionError
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import (
-    INSTALLED,
-    BrokenContract,
-    EndlessLoop,
-    Unattempted,
-    limited_lines,
-)
+from labkit.learn.exercise import INSTALLED, BrokenContract, EndlessLoop, Unattempted, limited_lines
 from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import Drawn, sentences

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from labkit.kvcache.kv_write import is_constant
 
-NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES, PAIRS and JOINED write to
+NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES and PAIRS write to
 
 
 class Case(NamedTuple):
@@ -66,19 +66,20 @@ CASES = (
     Case(3, 2, 16, (0, 2), (4, 2), (1, 3), slots_first=True),
 )
 
+FIRST = Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1))
+ONE_LESS = Case(2, 2, 16, (0, 1), (4, 1), (2, 0))  # whose lists are the beginning of those of FIRST
+AT_ONE_SLOT = FIRST._replace(pos=(1, 1, 1))
+OF_A_PART = Case(4, 2, 16, (0, 2), (4, 1), (1, 2))
 PAIRS = (  # writes of one part, one after the other
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (3, 1, 2))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (5, 1, 2), (2, 0, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (2, 0, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 3, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (0, 2, 1))),
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (1, 1, 1)), Case(3, 2, 16, (0, 1, 2), (4, 3, 2), (1, 1, 1))),
-    (Case(4, 2, 16, (0, 2), (4, 1), (1, 2)), Case(4, 2, 16, (1, 2), (4, 1), (1, 2))),
-)
-
-JOINED = (  # the same, where a request has joined, or left: one's lists are the beginning of the other's
-    (Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1)), Case(2, 2, 16, (0, 1), (4, 1), (2, 0))),
-    (Case(2, 2, 16, (0, 1), (4, 1), (2, 0)), Case(3, 2, 16, (0, 1, 2), (4, 1, 2), (2, 0, 1))),
+    (FIRST, FIRST._replace(pos=(3, 1, 2))),
+    (FIRST, FIRST._replace(block_idx=(5, 1, 2))),
+    (FIRST, FIRST._replace(block_idx=(4, 3, 2))),
+    (FIRST, FIRST._replace(pos=(2, 3, 1))),
+    (FIRST, FIRST._replace(pos=(0, 2, 1))),
+    (AT_ONE_SLOT, AT_ONE_SLOT._replace(block_idx=(4, 3, 2))),
+    (OF_A_PART, OF_A_PART._replace(batch_idx=(1, 2))),
+    (FIRST, ONE_LESS),  # a request has left
+    (ONE_LESS, FIRST),  # or joined
 )
 
 FAR_BLOCK = 2**18  # of a larger pool, past its 2**32nd number

@@ -12,16 +12,7 @@ from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
-from labkit.learn.gates.write_cases import (
-    BLOCK_SIZE,
-    CASES,
-    FAR_BLOCK,
-    FAR_CASES,
-    JOINED,
-    NUM_BLOCKS,
-    PAIRS,
-    Case,
-)
+from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_BLOCK, FAR_CASES, NUM_BLOCKS, PAIRS, Case
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
 from labkit.watch.operators import OperatorMode, tensors_of
 
@@ -60,7 +51,7 @@ def right_again(path_of: PathOf) -> Trial:
 
     def trial(build: Build) -> None:
         kv_write, device = _built(build)
-        for first, second in (*PAIRS, *JOINED):
+        for first, second in PAIRS:
             try:
                 _try(kv_write, first, path_of(first.is_whole, is_constant(first.pos)), device)
             except BrokenContract:

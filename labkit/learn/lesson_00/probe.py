@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.learn.lesson_00.pieces import Weights, paged_attention
+from labkit.learn.lesson_00.pieces import paged_attention
 
 # --- a cache whose values are marks, so that the result of an attention says what was read -------------
 
@@ -130,11 +130,6 @@ def by_hand(probe: Probe) -> Tensor:
     return paged_attention()(**vars(probe))
 
 
-def with_weights(probe: Probe, weights: Weights) -> Tensor:
-    """The attention whose weights these are."""
-    return paged_attention(weights=weights)(**vars(probe))
-
-
 def without_exp(query: Tensor, keys: Tensor) -> Tensor:
     """Weights [T] that are scores divided by their sum."""
     scores = keys @ query
@@ -170,7 +165,7 @@ SUSPECTS = (
     Suspect(
         "weights are a softmax: exp() was forgotten. The scores were divided by their sum: take exp() of "
         "each first.",
-        lambda probe: with_weights(probe, without_exp),
+        lambda probe: paged_attention(weights=without_exp)(**vars(probe)),
     ),
     Suspect(
         "values are added up, not keys. A key decides how much its token counts, and then its value is "

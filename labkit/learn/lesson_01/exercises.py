@@ -41,14 +41,6 @@ def make_moves(block_ids: list[int], moves: Iterable[Move]) -> None:
         )
 
 
-def session_on(manager: KVBlockManager, block_ids: Sequence[int]) -> InferenceSession:
-    """A session that names these blocks without holding them: the manager's reference counts stay as they
-    are."""
-    session = InferenceSession(manager)
-    session.block_ids_per_layer[0].extend(block_ids)
-    return session
-
-
 def row_of(session: InferenceSession) -> list[int]:
     """The block ids that attention would read: the beginning of the session's row in the block table, as long
     as its list of blocks."""
@@ -72,9 +64,10 @@ def stale_row(block_ids: list[int], moves: Iterable[Move]) -> list[int]:
     manager = KVBlockManager(
         num_layers=1, num_heads=1, head_dim=1, block_size=4, max_blocks_per_layer=NUM_BLOCKS
     )
-    session = session_on(manager, block_ids)
-    row_of(session)
+    session = InferenceSession(manager)
     now = session.block_ids_per_layer[0]
+    now += block_ids  # which it names without holding them
+    row_of(session)
     make_moves(now, moves)
     row = row_of(session)
     before, after = signature_of(block_ids), signature_of(now)

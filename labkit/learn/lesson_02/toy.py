@@ -39,12 +39,6 @@ def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> Inferenc
     return session
 
 
-def two_sharers(device: torch.device | str = "cpu") -> list[InferenceSession]:
-    """Two sessions that share a block with tokens 1 and 2, in a readable cache of three blocks."""
-    first = readable_session(readable_manager(3, device), [1, 2])
-    return [first, first.fork()]
-
-
 def append_step(part: Part, sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
     """Append a token behind each session of a readable cache, as a decode step does by this kv_append part.
 
@@ -82,10 +76,11 @@ def session_table(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
 
 
 def moments_of(part: Part) -> list[PoolFrame]:
-    """Two sharers, A and B, append tokens 10 and 20 by a part: the pool before, on both sides of each write,
-    and at the end."""
-    sessions = two_sharers()
-    manager = sessions[0].kv_manager
+    """A and B, two sessions that share a block with tokens 1 and 2, append tokens 10 and 20 by a part: the
+    pool before, on both sides of each write, and at the end."""
+    manager = readable_manager(3)
+    first = readable_session(manager, [1, 2])
+    sessions = [first, first.fork()]
     frames = [frame_of("before", sessions)]
 
     def framing(inner: Callable) -> Callable:

@@ -61,30 +61,18 @@ def by_id(make: Callable[[int, int, int, int], Any], num_blocks: int) -> dict[in
     return {i: make(0, i, 0, 0) for i in range(num_blocks)}
 
 
-def at_hand(make: Callable[[int, int, int, int], Any], num_blocks: int) -> list[Any]:
-    """Records of empty blocks, in a list."""
-    return [make(0, i, 0, 0) for i in range(num_blocks)]
-
-
-def in_an_array(num_blocks: int) -> np.ndarray:
-    """Lengths of empty blocks."""
-    return np.zeros(num_blocks, dtype=np.int64)
-
-
-def as_tuple(*numbers: int) -> tuple[int, ...]:
-    """The numbers, without names."""
-    return numbers
-
-
 # What makes the records of some empty blocks, and what counts a token in each.
 Form = tuple[Callable[[int], Any], Callable[[Any, list[int]], None]]
 FORMS: dict[str, Form] = {
     "a new record, by keywords (rung 04)": (partial(by_id, KVBlockInfo), replace_by_keywords),
     "a new record, by position": (partial(by_id, KVBlockInfo), replace_by_position),
-    "a new plain tuple": (partial(by_id, as_tuple), replace_tuple),
+    "a new plain tuple": (partial(by_id, lambda *numbers: numbers), replace_tuple),
     "in place, looked up by id": (partial(by_id, MutableKVBlockInfo), count_looked_up),
-    "in place, at hand (rung 05)": (partial(at_hand, MutableKVBlockInfo), count_at_hand),
-    "in place, one NumPy array": (in_an_array, count_in_an_array),
+    "in place, at hand (rung 05)": (
+        lambda num_blocks: [MutableKVBlockInfo(0, i, 0, 0) for i in range(num_blocks)],
+        count_at_hand,
+    ),
+    "in place, one NumPy array": (partial(np.zeros, dtype=np.int64), count_in_an_array),
 }
 
 

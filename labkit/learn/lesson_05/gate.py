@@ -10,6 +10,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started, undo
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate
+from labkit.learn.lesson_05.work import CountedDict
 from labkit.watch import replaced
 
 NAME = "a record is counted up in place"
@@ -43,9 +44,9 @@ def counted_in_place(build: Build) -> None:
     while takes_block(engine):
         engine.step()
     infos = {i: manager.info(i) for i in block_ids_of(engine)}
-    with replaced(manager, "block_infos", NotedWrites) as noted:
+    with replaced(manager, "block_infos", CountedDict) as noted:
         engine.step()
-    assert isinstance(noted, NotedWrites)
+    assert isinstance(noted, CountedDict)
     step = "in a step in which each last block had room"
     for block_id, info in infos.items():
         # In the table of this step, and in the one that is back: the manager may have kept it elsewhere.
@@ -60,18 +61,6 @@ def counted_in_place(build: Build) -> None:
             f"{NAME}: {step}, the table of records was written for the blocks {noted.written}, expected for "
             "none. The table has the record already: change its `length`."
         )
-
-
-class NotedWrites(dict):
-    """A table of records that notes which of its entries are written."""
-
-    def __init__(self, infos: dict) -> None:
-        super().__init__(infos)
-        self.written: list[int] = []
-
-    def __setitem__(self, block_id: int, info: object) -> None:
-        self.written.append(block_id)
-        super().__setitem__(block_id, info)
 
 
 def block_ids_of(engine: InferenceEngine) -> list[int]:

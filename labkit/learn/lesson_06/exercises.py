@@ -3,6 +3,7 @@
 import copy
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
@@ -10,19 +11,21 @@ from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 # --- a device whose copies run late, and ways to send messages to it through pinned buffers ------------
 
 
+@dataclass(eq=False, repr=False)
 class Copy:
-    """An asynchronous copy of a `LateDevice`."""
+    """An asynchronous copy of a `LateDevice`: of the first `num_numbers` of a buffer."""
 
-    def __init__(self, device: "LateDevice", buffer: list[int], num_numbers: int, number: int) -> None:
-        self._device, self._buffer, self._num_numbers, self.number = device, buffer, num_numbers, number
+    device: "LateDevice"
+    buffer: list[int]
+    num_numbers: int
+    number: int
 
     def wait(self) -> None:
         """Return when this copy has been made, and all copies before it."""
-        self._device.run_until(self)
-
-    def read_buffer(self) -> list[int]:
-        """The numbers that lie in the buffer now."""
-        return self._buffer[: self._num_numbers]
+        if self in self.device.under_way:
+            self.device.waited.append(self.number)
+        while self in self.device.under_way:
+            self.device.run_oldest()
 
 
 class LateDevice:
@@ -34,32 +37,22 @@ class LateDevice:
 
     def __init__(self, late_by: int | None = None) -> None:
         self._late_by = late_by
-        self._under_way: list[Copy] = []
+        self.under_way: list[Copy] = []
         self.arrived: list[list[int]] = []
         self.waited: list[int] = []  # the numbers of the copies that were still under way when waited for
 
     def copy(self, buffer: list[int], num_numbers: int) -> Copy:
         """Ask for a copy of the first `num_numbers` of a buffer. The call returns at once."""
-        copy = Copy(self, buffer, num_numbers, len(self.arrived) + len(self._under_way))
-        self._under_way.append(copy)
-        while self._late_by is not None and len(self._under_way) > self._late_by:
-            self._run_oldest()
+        copy = Copy(self, buffer, num_numbers, len(self.arrived) + len(self.under_way))
+        self.under_way.append(copy)
+        while self._late_by is not None and len(self.under_way) > self._late_by:
+            self.run_oldest()
         return copy
 
-    def run_until(self, copy: Copy) -> None:
-        """Run copies, oldest first, until this one has been made."""
-        if copy in self._under_way:
-            self.waited.append(copy.number)
-        while copy in self._under_way:
-            self._run_oldest()
-
-    def finish(self) -> None:
-        """Run all copies that are under way."""
-        while self._under_way:
-            self._run_oldest()
-
-    def _run_oldest(self) -> None:
-        self.arrived.append(self._under_way.pop(0).read_buffer())
+    def run_oldest(self) -> None:
+        """Run the oldest copy that is under way: it reads its buffer as it is now."""
+        copy = self.under_way.pop(0)
+        self.arrived.append(copy.buffer[: copy.num_numbers])
 
 
 Buffers = list[list[int]]
@@ -102,7 +95,8 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
 
     attempt(given, buffers, copied)
     waited = list(late_device.waited)
-    late_device.finish()
+    while late_device.under_way:
+        late_device.run_oldest()
     check_unchanged({"messages": given}, {"messages": messages})
     return {"what arrives": late_device.arrived, "the copies that were waited for": waited}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.cached import keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
@@ -198,29 +198,12 @@ def more_than_one_table(engine: InferenceEngine) -> str:
     return ""
 
 
-@cache
-@torch.inference_mode()
-def keys_and_values(token_ids: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """What the small model's cache must hold of these tokens, each [L, H, T, D]: a prefill of all of them."""
-    model = small_model()
-    config = model.config
-    manager = KVBlockManager(
-        num_layers=config.num_layers,
-        num_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=config.max_positions,
-        max_blocks_per_layer=1,
-    )
-    session = InferenceSession(manager)
-    prefill_sessions(model.network, [session], [token_ids])
-    return session.dense_kv()
-
-
 def wrong_layer(engine: InferenceEngine) -> str:
     """The first place of a request's keys or values that is not its token's, with layer and block."""
     block_size = engine.kv_manager.block_size
     for request, session in engine.scheduler.running.items():
-        there, expected = session.dense_kv(), keys_and_values(request.token_ids[: session.num_tokens])
+        token_ids = tuple(request.token_ids[: session.num_tokens])
+        there, expected = session.dense_kv(), keys_and_values(small_model().network, token_ids)
         for name, numbers, wanted in zip(("keys", "values"), there, expected, strict=True):
             if numbers.shape != wanted.shape:
                 return (

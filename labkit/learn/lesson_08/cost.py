@@ -1,8 +1,7 @@
-"""Lesson 08: what launches cost, buckets that pad, captures made late, and the walk through a step."""
+"""Lesson 08: what launches cost, and buckets that pad."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,25 +27,6 @@ def share_replaced(ratio: float) -> float:
     return 1 - 1 / ratio
 
 
-class LaunchBound(NamedTuple):
-    """A model of a decode step: the microseconds that the host takes to launch it, and that the GPU takes to
-    run it."""
-
-    launch_us: float
-    gpu_us: float
-
-    @property
-    def eager_us(self) -> float:
-        """The step's microseconds without a graph: host and GPU work at the same time, so the slower of the
-        two."""
-        return max(self.launch_us, self.gpu_us)
-
-    @property
-    def gain(self) -> float:
-        """The most times faster that a graph can make the step."""
-        return self.eager_us / self.gpu_us
-
-
 def gain_by_context(
     record: DeviceTimeRecord,
     launch_us: float,
@@ -57,8 +37,12 @@ def gain_by_context(
     """The most that a graph can gain as batches and texts grow, a column per batch size and a row per number
     of cached tokens of each request.
 
-    record: of `device-time`. The GPU's time is a line in the batch size through the two largest batches of
-    rung 08; for longer texts than theirs, the time for the cache's bytes at the measured bandwidth is added.
+    Without a graph, host and GPU work at the same time, so a step takes as long as the slower of the two;
+    with one, as long as the GPU.
+
+    record: of `device-time`. launch_us: what the host takes to launch a step. The GPU's time is a line in the
+    batch size through the two largest batches of rung 08; for longer texts than theirs, the time for the
+    cache's bytes at the measured bandwidth is added.
     """
     busy = record.gpu_busy_us("08")
     (low, high), measured_at = sorted(busy)[-2:], record.samples[0].context_len
@@ -67,21 +51,16 @@ def gain_by_context(
     def gain(batch_size: int, context: int) -> str:
         more_bytes = batch_size * (context - measured_at) * bytes_a_token
         gpu_us = busy[low] + a_request * (batch_size - low) + 1e6 * more_bytes / record.bandwidth
-        return f"×{LaunchBound(launch_us, gpu_us).gain:.2f}"
+        return f"×{max(launch_us, gpu_us) / gpu_us:.2f}"
 
     rows = {c: {f"B = {b}": gain(b, c) for b in batch_sizes} for c in contexts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
 
 
-# --- the trap, graphs that are captured in the middle of serving ---------------------------------------
-
-
 # --- choices of buckets, and the rows of a step that are padding ---------------------------------------
 
-MOST_GRAPHS, WORST_PADDING = (
-    24,
-    45,
-)  # what a reader's buckets for 128 requests may cost: graphs, and % of rows
+# What a reader's buckets for 128 requests may cost: graphs, and % of rows.
+MOST_GRAPHS, WORST_PADDING = 24, 45
 
 
 def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
@@ -89,17 +68,12 @@ def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
     return next(size for size in buckets if size >= batch_size)
 
 
-def padded_share(batch_size: int, buckets: Sequence[int]) -> float:
-    """The share of a step's rows that are padding, 0 to 1, for a batch in its bucket."""
-    return 1 - batch_size / bucket_of(batch_size, buckets)
-
-
 def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
     """What choices of buckets cost, a row per policy, by name: graphs to capture, and padding over all batch
     sizes."""
     rows = {}
     for name, buckets in policies.items():
-        shares = {b: padded_share(b, buckets) for b in range(1, max_batch_size + 1)}
+        shares = {b: 1 - b / bucket_of(b, buckets) for b in range(1, max_batch_size + 1)}
         worst = max(shares, key=shares.get)
         rows[name] = {
             "sizes": len(buckets),
@@ -136,6 +110,3 @@ def padding_of(sizes_for: Callable[[int], Sequence[int]], max_batch_size: int = 
         f"graphs: {verdict if is_small else 'too many'}. {row['graphs']} for up to {max_batch_size} "
         f"requests; padding: {mean} % of rows on average, {worst} % at worst"
     )
-
-
-# --- what a capture asks of each line of a device's step -----------------------------------------------

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Report
-from labkit.learn.gates.gate import Build, Gate, raised, small_model
+from labkit.learn.gates.gate import Build, Gate, proven, raised, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import replays_proven, steps_proven
 from labkit.learn.gates.schedule import broken_behind
@@ -130,18 +130,15 @@ def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
     It never raises, but for an interrupt.
     """
     launches, expected, tokens, _ = played(ToyGraph)
-    try:
+
+    def replays_alike() -> None:
         _, made, _, runs = played(graph_type)
         compare(launches, made, expected)
         require_none_twice(launches, runs)
-    except Unattempted:
-        return Report(False, "replay: not attempted yet.")
-    except BrokenContract as broken:
-        return Report.broken("replay", broken)
-    except Exception as error:
-        return Report(False, f"replay {raised(error)}")
-    report = Report(True, f"replay: right. {NUM_REPLAYS} replays gave two requests the tokens {tokens}.")
-    return noted(report, "08", "replay", graph_type)
+
+    proof = f"{NUM_REPLAYS} replays gave two requests the tokens {tokens}."
+    report = proven("replay", [replays_alike], proof)
+    return noted(report, "08", "replay", graph_type) if report.ok else report
 
 
 Outputs = list[list[Tensor]]  # of each launch

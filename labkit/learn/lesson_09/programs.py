@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from labkit.kernels import (
-    num_splits,
-)
+from labkit.kernels import num_splits
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.model.random_configs import RANDOM_CONFIGS
 

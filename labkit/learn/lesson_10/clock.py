@@ -187,8 +187,9 @@ class Access(NamedTuple):
     verb: str  # "writes" or "reads"
 
 
-def orders(streams: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, ...]]:
-    """Every order in which a GPU may run the accesses: within a stream as launched, between streams any."""
+def orders(streams: Sequence[Sequence]) -> Iterator[tuple]:
+    """Every order in which a GPU may run what the streams hold: within a stream as launched, between streams
+    any."""
     if not any(streams):
         yield ()
     for i, stream in enumerate(streams):

@@ -13,7 +13,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
-from labkit.learn.lesson_11.halves import InHalves
+from labkit.learn.lesson_11.halves import InHalves, shown
 from labkit.learn.lesson_11.streams import LEAST_ROWS, SimulatedStep, StreamLaunch, steps_to_play
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
@@ -82,13 +82,6 @@ def pieces_fit(step: InHalves) -> None:
                 "Kernels read slots that follow each other, so do not take every other row. A copy is one "
                 "more kernel, and `tolist` makes the host wait for the GPU, which no CUDA graph can hold."
             )
-
-
-def shown(value: object) -> str:
-    """What a piece returned, for a verdict: how many of what."""
-    if not isinstance(value, list | tuple):
-        return type(value).__name__
-    return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
 
 
 def same_rows(simulated: SimulatedStep) -> None:

@@ -48,16 +48,20 @@ class InHalves(LanedDeviceStep):
 
 def both_outputs(returned: object) -> Sequence[Tensor]:
     """What `beside_each_other` returned. Raises BrokenContract unless that is the outputs of both halves."""
-    if isinstance(returned, list | tuple):
-        if len(returned) == NUM_LANES and all(isinstance(output, Tensor) for output in returned):
-            return returned
-        there = f"[{', '.join(type(output).__name__ for output in returned)}]"
-    else:
-        there = type(returned).__name__
+    is_pair = isinstance(returned, list | tuple) and len(returned) == NUM_LANES
+    if is_pair and all(isinstance(output, Tensor) for output in returned):
+        return returned
     raise BrokenContract(
-        f"both halves are launched: `beside_each_other` returns {there}, expected [Tensor, Tensor]: what "
-        "`first()` returns, and what `second()` does. `joined` puts them together."
+        f"both halves are launched: `beside_each_other` returns {shown(returned)}, expected [Tensor, "
+        "Tensor]: what `first()` returns, and what `second()` does. `joined` puts them together."
     )
+
+
+def shown(value: object) -> str:
+    """What a piece returned, for a verdict: how many of what."""
+    if not isinstance(value, list | tuple):
+        return type(value).__name__
+    return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
 
 
 class SharesAWorkspace(InHalves):

@@ -27,8 +27,7 @@ class SimulatedProgram:
 
     def wait(self) -> None:
         """Wait until the kernel before has ended."""
-        if not self.has_waited:
-            self._kernel_before()
+        self._kernel_before()
         self.has_waited = True
 
     def load(self, tensor: Tensor, rows: slice = slice(None)) -> Tensor:

@@ -1,16 +1,14 @@
 """Lesson 11: a recorded layer, and a simulated GPU that runs it."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 from labkit.bench.limit import on_paper
 from labkit.engine import InferenceEngine
 from labkit.engine.parts import Part
+from labkit.learn.gates.gate import small_model
 from labkit.learn.lesson_11.streams import StreamLaunch, steps_to_play
-from labkit.model import GPT2Config, LanguageModel
-from labkit.model.checkpoint import random_network
-from labkit.model.tokenizer import WordTokenizer
+from labkit.model import LanguageModel
 from labkit.results import TracedStep
 from labkit.show.lanes import Span
 
@@ -83,7 +81,7 @@ def kernel_us(step: TracedStep) -> dict[str, float]:
 # --- a simulated GPU with two resources, which runs the streams of a step ------------------------------
 
 NUM_ROWS = 8  # of the batch whose launches are simulated
-NUM_LAYERS = 12
+NUM_LAYERS = 12  # of GPT-2
 
 
 class Task(NamedTuple):
@@ -132,18 +130,9 @@ def layers_of(
     def with_parts(model: LanguageModel, **settings: Any) -> InferenceEngine:
         return build(model=model, **parts, **settings)
 
-    with steps_to_play(with_parts, deep_model()) as player:
+    with steps_to_play(with_parts, small_model(NUM_LAYERS)) as player:
         launches = player.play(NUM_ROWS).launches
     return [_task(launch, launches, layer) for launch in launches]
-
-
-@cache
-def deep_model() -> LanguageModel:
-    """A model of random weights with as many layers as GPT-2."""
-    config = GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=NUM_LAYERS, n_head=2)
-    return LanguageModel(
-        "random:deep", random_network(config, seed=0), WordTokenizer(config.vocab_size, None)
-    )
 
 
 def _task(launch: StreamLaunch, launches: Sequence[StreamLaunch], layer: Sequence[KernelTimes]) -> Task:

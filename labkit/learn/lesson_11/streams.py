@@ -1,7 +1,7 @@
 """Lesson 11: simulated streams, a step in them, and two products at once."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from labkit.engine.step.lanes import NUM_LANES, Lane, LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
+from labkit.learn.lesson_10.clock import orders
 from labkit.model import LanguageModel
 from labkit.watch.capture import longest_possible
 from labkit.watch.launches import device_step_of
@@ -102,14 +103,13 @@ class SimulatedStreams(OperatorMode):
 
     are_captured = True
 
-    def __init__(self, names: Mapping[int, str], rows_apart: tuple[Tensor, ...] = ()) -> None:
-        """names: of memory, by its address. rows_apart: tensors whose rows the halves may write at once."""
+    def __init__(self, names: Mapping[int, str]) -> None:
+        """names: of memory, by its address."""
         super().__init__()
         self.names = dict(names)
         self.main = self._main = SimulatedStream("main")
         self.side = SimulatedStream("side")
         self.launches: list[StreamLaunch] = []
-        self._apart = {storage(tensor) for tensor in rows_apart}
         self._written: dict[int, StreamLaunch] = {}
         self._read: dict[int, list[StreamLaunch]] = defaultdict(list)
         self._alive: list[Tensor] = []  # so that no address is given twice
@@ -157,7 +157,7 @@ class SimulatedStreams(OperatorMode):
 
     def _check_read(self, this: StreamLaunch, tensor: Tensor) -> None:
         before = self._written.get(storage(tensor))
-        if before is None or storage(tensor) in self._apart or this.is_behind(before):
+        if before is None or this.is_behind(before):
             return
         what = self._called(tensor, before)
         if "workspace" in what:
@@ -173,7 +173,7 @@ class SimulatedStreams(OperatorMode):
 
     def _check_write(self, this: StreamLaunch, tensor: Tensor) -> None:
         for before in self._read[storage(tensor)]:
-            if storage(tensor) not in self._apart and not this.is_behind(before):
+            if not this.is_behind(before):
                 raise BrokenContract(
                     f"a kernel overwrites nothing that is still read: {this} writes "
                     f"{self._called(tensor, before)} while {before} may still read it."
@@ -244,7 +244,7 @@ class StepPlayer:
         names = {
             storage(getattr(slots, name)): f"slots.{name}" for name in ("context_lens", "last_token_ids")
         }
-        streams = SimulatedStreams(names, (self.kv_manager.k_cache, self.kv_manager.v_cache))
+        streams = SimulatedStreams(names)
         lanes = [self._lane(streams, i) for i in range(NUM_LANES)]
         step = type(self.step)(slots, self.step.network, lanes)
         step.least_rows = LEAST_ROWS
@@ -283,13 +283,6 @@ class Workspace:
     arrived: int = 0
 
 
-class Outcome(NamedTuple):
-    """What two launches made; None where no program took itself for the last one."""
-
-    first: int | None
-    second: int | None
-
-
 RIGHT = (sum(PARTS["first half"]), sum(PARTS["second half"]))
 
 
@@ -309,41 +302,30 @@ def programs(name: str, workspace: Workspace, made: dict[str, int]) -> list[list
     return [[lambda n=n: leave(n), count] for n in range(NUM_PARTS)]
 
 
-def outcomes(num_workspaces: int) -> Counter[Outcome]:
-    """What both launches make at once, in how many of the orders in which a GPU may run their programs.
+def outcomes(num_workspaces: int) -> Counter[tuple[int | None, ...]]:
+    """What both launches make at once, in how many of the orders in which a GPU may run their programs; None
+    where no program took itself for the last one.
 
     num_workspaces: 1, which both share, or 2.
     """
-    found: Counter[Outcome] = Counter()
-    for order in orders([2] * (2 * NUM_PARTS)):
+    found: Counter[tuple[int | None, ...]] = Counter()
+    for order in orders([[program] * 2 for program in range(2 * NUM_PARTS)]):  # two actions of each
         workspaces = [Workspace() for _ in range(num_workspaces)]
         made: dict[str, int] = {}
         pairs = zip(PARTS, (workspaces[0], workspaces[-1]), strict=True)
         running = [iter(actions) for name, space in pairs for actions in programs(name, space, made)]
         for program in order:
             next(running[program])()
-        found[Outcome(*map(made.get, PARTS))] += 1
+        found[tuple(map(made.get, PARTS))] += 1
     return found
-
-
-def orders(left: Sequence[int]) -> Iterator[list[int]]:
-    """Every order of the programs' actions; left: how many each has."""
-    if not any(left):
-        yield []
-    for program, actions in enumerate(left):
-        if actions:
-            rest = [n - (i == program) for i, n in enumerate(left)]
-            yield from ([program, *order] for order in orders(rest))
 
 
 def told(num_workspaces: int) -> str:
     """How many orders are right, and the wrong outcome that most of the others have."""
     found = outcomes(num_workspaces)
     total = sum(found.values())
-    right = sum(times for outcome, times in found.items() if outcome == RIGHT)
-    text = f"{right:,} of {total:,} orders right"
-    wrong = [(times, outcome) for outcome, times in found.items() if outcome != RIGHT]
-    if not wrong:
+    text = f"{found.pop(RIGHT, 0):,} of {total:,} orders right"
+    if not found:
         return text
-    times, outcome = max(wrong, key=lambda pair: pair[0])
-    return f"{text}; {times:,} make {outcome.first} and {outcome.second}, not {RIGHT[0]} and {RIGHT[1]}"
+    ((wrong, times),) = found.most_common(1)
+    return f"{text}; {times:,} make {wrong[0]} and {wrong[1]}, not {RIGHT[0]} and {RIGHT[1]}"

@@ -1,6 +1,7 @@
 """Lesson 12: whether tokens are drawn as often as they should be, and when rounding moves a cut."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,7 +47,7 @@ def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     row = Row((0.0, 1.0), *MANNERS[manner])
     small = Batch.of((row,) * num_draws, row.is_filtered, "cpu")
     logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
-    batch = Batch(**{**vars(small), "logits": logits.expand(num_draws, vocab_size).contiguous()})
+    batch = replace(small, logits=logits.expand(num_draws, vocab_size).contiguous())
     batch.give(draw)
     shares = warp(logits, batch.of_rows.at(slice(1)))[0].double()
     counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pandas as pd
@@ -55,7 +55,7 @@ def large_batch(
     small = Batch.of(rows, any(row.is_filtered for row in rows), device)
     generator = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=generator)
-    return Batch(**{**vars(small), "logits": logits.to(device)})
+    return replace(small, logits=logits.to(device))
 
 
 # --- counted ---------------------------------------------------------------------------------------------

@@ -110,26 +110,15 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> No
                 f"{case.contract}: row {row} of {len(numbers)} is token {token_id}, expected {wanted}. "
                 f"{case.hint} The row: {batch.rows[row]}; its random number is {numbers[row]:.4f}."
             )
-    check_slots("last_token_ids", batch, batch.last_token_ids, slots_after(batch, expected.clamp(min=0)))
-    check_slots("draws", batch, counted_where_free(batch, before), counted(before, batch.slot_mapping))
+    slots = batch.slot_mapping
+    last = torch.full_like(batch.last_token_ids, NOBODYS).index_copy(0, slots, expected.clamp(min=0))
+    check_slots("last_token_ids", batch, batch.last_token_ids, last)
+    draws = before.index_add(0, slots, torch.ones_like(slots))  # one more random number for each row
+    check_slots("draws", batch, counted_where_free(batch, before), draws)
     if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
         raise BrokenContract(
             "logits are only read, but the call has changed them. Write into a copy, as `scores` is one."
         )
-
-
-def slots_after(batch: Batch, token_ids: Tensor) -> Tensor:
-    """The last token of each slot when the rows have these."""
-    last = torch.full_like(batch.last_token_ids, NOBODYS)
-    last[batch.slot_mapping] = token_ids
-    return last
-
-
-def counted(draws: Tensor, slot_mapping: Tensor) -> Tensor:
-    """The random numbers that each slot has drawn after one more step of these rows."""
-    after = draws.clone()
-    after[slot_mapping] += 1
-    return after
 
 
 def counted_where_free(batch: Batch, before: Tensor) -> Tensor:

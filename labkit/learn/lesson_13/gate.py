@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import pairwise, zip_longest
+from typing import Any
 
 import torch
 
@@ -29,25 +29,17 @@ NO_PREFIXES = CacheConfig(4, 32, prefix_cache=False)
 Prompts = Sequence[Sequence[int]]
 
 
-class Case(NamedTuple):
-    """Prompts of which so many tokens are computed, and the room of the next chunk."""
-
-    prompts: tuple[tuple[int, ...], ...]
-    num_computed: tuple[int, ...]
-    max_tokens: int
-
-
 A, B, C = (11, 12, 13, 14, 15), (21, 22, 23), (31, 32, 33, 34)
-CASES = (
-    Case((A,), (0,), 16),
-    Case((A, B), (0, 0), 16),
-    Case((A,), (0,), 3),
-    Case((A,), (3,), 3),
-    Case((A, B, C), (0, 0, 0), 7),
-    Case((A, B, C), (4, 0, 1), 5),
-    Case((A, B, C), (5, 2, 0), 2),
-    Case((A, A), (1, 2), 100),
-    Case((A, B, C), (0, 0, 0), 8),
+CASES = (  # prompts, how many of their tokens are computed, and the room of the next chunk
+    ((A,), (0,), 16),
+    ((A, B), (0, 0), 16),
+    ((A,), (0,), 3),
+    ((A,), (3,), 3),
+    ((A, B, C), (0, 0, 0), 7),
+    ((A, B, C), (4, 0, 1), 5),
+    ((A, B, C), (5, 2, 0), 2),
+    ((A, A), (1, 2), 100),
+    ((A, B, C), (0, 0, 0), 8),
 )
 
 
@@ -71,8 +63,20 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
         num_left = [len(ids) - done for ids, done in zip(before["prompts"], num_computed, strict=True)]
         raise wrong_starts(made["starts"], right, about, hint_on_rows(chunk, right, num_left, room))
     check_context(made["context_lens"], num_computed, about)
-    check_ids(made["token_ids"], right, about)
-    check_positions(made["positions"], right, about)
+    check_rows(
+        "token",
+        made["token_ids"],
+        right.token_ids,
+        f"every prompt token is computed once, in order: with {about}",
+        "Take the tokens of prompt p from num_computed[p] on, right after those of prompt p - 1.",
+    )
+    check_rows(
+        "position",
+        made["positions"],
+        right.positions,
+        f"positions go on from chunk to chunk, each prompt's its own: with {about}",
+        "A token's position is its place in its prompt, so the first one here is num_computed[p].",
+    )
     return chunk
 
 
@@ -141,42 +145,12 @@ def check_context(there: list[int], num_computed: Sequence[int], about: str) -> 
         )
 
 
-def check_ids(there: list[int], right: PackedChunk, about: str) -> None:
-    """Raise BrokenContract for a token that is another than the next of its prompt."""
-    if there != right.token_ids:
-        row = first_other(there, right.token_ids)
-        raise BrokenContract(
-            f"every prompt token is computed once, in order: with {about}, {at_row(row, there, 'token')}, "
-            f"expected {expected_at(row, right.token_ids, 'token')}. Take the tokens of prompt p from "
-            "num_computed[p] on, right after those of prompt p - 1."
-        )
-
-
-def check_positions(there: list[int], right: PackedChunk, about: str) -> None:
-    """Raise BrokenContract for a row at another place than its token's in its own prompt."""
-    if there != right.positions:
-        row = first_other(there, right.positions)
-        raise BrokenContract(
-            f"positions go on from chunk to chunk, each prompt's its own: with {about}, "
-            f"{at_row(row, there, 'position')}, expected {expected_at(row, right.positions, 'position')}. A "
-            "token's position is its place in its prompt, so the first one here is num_computed[p]."
-        )
-
-
-def first_other(there: list[int], right: list[int]) -> int:
-    """The first place at which two lists differ."""
-    pairs = enumerate(zip(there, right, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(there), len(right)))
-
-
-def at_row(row: int, numbers: list[int], noun: str) -> str:
-    """What a row has, in words."""
-    return f"row {row} has {noun} {numbers[row]}" if row < len(numbers) else f"row {row} is not there"
-
-
-def expected_at(row: int, numbers: list[int], noun: str) -> str:
-    """What that row should have, in words."""
-    return f"{noun} {numbers[row]}" if row < len(numbers) else "no such row"
+def check_rows(noun: str, there: list[int], right: list[int], contract: str, hint: str) -> None:
+    """Raise BrokenContract for a row with another number than it should have, for one too many or too few."""
+    for row, pair in enumerate(zip_longest(there, right)):
+        if pair[0] != pair[1]:
+            found, expected = (f"no {noun}" if number is None else f"{noun} {number}" for number in pair)
+            raise BrokenContract(f"{contract}, row {row} has {found}, expected {expected}. {hint}")
 
 
 def chunks_are_right(build: Build) -> None:

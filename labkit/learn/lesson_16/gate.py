@@ -30,15 +30,9 @@ NUM_TOKENS = 8
 # --- step 1: whole numbers and scales -------------------------------------------------------------------
 
 
-class Heads(NamedTuple):
-    """Random heads [T, H, D], and what there is to see in them."""
-
-    words: str
-    values: Tensor
-
-
-def drawn_heads() -> Iterator[Heads]:
-    """Small ones first; one has a token that is far larger, one a head of zeros."""
+def drawn_heads() -> Iterator[tuple[str, Tensor]]:
+    """Random heads [T, H, D], and in words what there is to see in them. Small ones first; one has a token
+    that is far larger, one a head of zeros."""
     numbers = torch.Generator().manual_seed(16)
     for draw in range(NUM_DRAWS):
         T, H, D = 1 + draw % 4, 1 + draw % 3, 2 + 3 * draw
@@ -50,7 +44,7 @@ def drawn_heads() -> Iterator[Heads]:
         if draw % 3 == 2:
             heads[0, 0] = 0
             words = "random values, and zeros in the first head"
-        yield Heads(f"heads [{T}, {H}, {D}] of {words}", heads)
+        yield f"heads [{T}, {H}, {D}] of {words}", heads
 
 
 def check_quantize(quantize: Quantize) -> Report:
@@ -153,7 +147,7 @@ def attention_in_float64(draw: Draw) -> Tensor:
     query, keys, key_scales, values, value_scales = (each.double() for each in draw)
     keys, values = keys * key_scales[..., None], values * value_scales[..., None]
     scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
-    return (scores.softmax(-1)[:, None] @ values)[:, 0]
+    return mean(scores.softmax(-1), values)
 
 
 def lookalikes(draw: Draw) -> dict[str, Tensor]:

@@ -76,9 +76,8 @@ def lookup(
     return found[: max(0, length - start)] if to_the_end else found
 
 
-Row = tuple[
-    list[int], int, int, list[int]
-]  # a text and what lies behind it, its length and limit, its drafts
+# A text and what lies behind it, its length and limit, and its drafts
+Row = tuple[list[int], int, int, list[int]]
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "The end of the text is no earlier place.": {"itself": True},

@@ -100,11 +100,8 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
     numbers, E = torch.Generator().manual_seed(num_heads), num_heads * head_dim
 
     def linear(outputs: int, inputs: int) -> LinearWeights:
-        weight, bias = (
-            torch.randn(outputs, inputs, generator=numbers),
-            torch.randn(outputs, generator=numbers),
-        )
-        return LinearWeights(weight * inputs**-0.5, bias)
+        weight = torch.randn(outputs, inputs, generator=numbers) * inputs**-0.5
+        return LinearWeights(weight, torch.randn(outputs, generator=numbers))
 
     return LayerMatrices(linear(3 * E, E), linear(E, E), linear(4 * E, E), linear(E, 4 * E))
 

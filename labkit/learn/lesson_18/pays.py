@@ -21,12 +21,6 @@ def bandwidth() -> float:
     return load(RECORD).read_bandwidth
 
 
-def layer_megabytes(model: str) -> float:
-    """What a layer's matrices take in 16 bits."""
-    config = on_paper(model).config
-    return 2 * config.num_matrix_weights / config.num_layers / 1e6
-
-
 def break_even_megabytes(sum_us: float, gpus: int = 2) -> float:
     """How large a layer must be for cutting to save as much time as its sums take."""
     saved = 1 - 1 / gpus
@@ -57,9 +51,11 @@ def paper_table(sum_us: float, gpus: int = 2) -> pd.DataFrame:
     """A row per model, for one request: bytes of a layer, and the step on one GPU and on several."""
     rows = {}
     for model in MODELS:
+        config = on_paper(model).config
+        layer_bytes = 2 * config.num_matrix_weights / config.num_layers  # in 16 bits
         read, sums = step_us(model, gpus, sum_us)
         rows[model] = {
-            "MB a layer": f"{layer_megabytes(model):,.0f}",
+            "MB a layer": f"{layer_bytes / 1e6:,.0f}",
             "µs to read, one GPU": f"{step_us(model, 1, sum_us)[0]:,.0f}",
             f"µs to read, {gpus}": f"{read:,.0f}",
             "µs of sums": f"{sums:,.0f}",

@@ -157,21 +157,17 @@ def _leaves_in_its_answer(leaving: Leaving) -> None:
         stream.close()
         steps.wait_for(heard.is_set, "that the server hears of a closed connection")
         steps.let(1)
-        _gone_after_one_step(server, steps, 8, f"in the middle of its answer, with {held} blocks")
+        worker = server.streaming.worker
+        steps.wait_for(lambda: steps.num_asked >= 8 or worker.num_unfinished == 0, "the next step")
+        if worker.num_unfinished:
+            raise BrokenContract(
+                "a client that leaves frees its blocks within one step: one left in the middle of its "
+                f"answer, with {held} blocks, and when a step had been made since, its requests were still "
+                f"in the engine: {worker.num_unfinished}. Close every stream as soon as "
+                '"http.disconnect" comes, and wait for nothing else.'
+            )
         if pool.num_free_blocks != num_free:
             raise BrokenContract(f"blocks are given back: {num_free - pool.num_free_blocks} are still held.")
-
-
-def _gone_after_one_step(server: Server, steps: Steps, too_many: int, where: str) -> None:
-    """Raise BrokenContract if a step more is asked for before the client's requests are gone."""
-    worker = server.streaming.worker
-    steps.wait_for(lambda: steps.num_asked >= too_many or worker.num_unfinished == 0, "the next step")
-    if worker.num_unfinished:
-        raise BrokenContract(
-            f"a client that leaves frees its blocks within one step: one left {where}, and when a step had "
-            f"been made since, its requests were still in the engine: {worker.num_unfinished}. Close every "
-            'stream as soon as "http.disconnect" comes, and wait for nothing else.'
-        )
 
 
 def _leaves_in_the_queue(leaving: Leaving) -> None:

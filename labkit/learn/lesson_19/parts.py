@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
+from functools import partial
 from typing import Any, Protocol, Self
 
 import openai
@@ -117,13 +117,13 @@ class Server:
             app.add_middleware(middleware[0], **middleware[1])
         with ExitStack() as stack:
             if stops is not None:
-                stack.enter_context(replaced(self.streaming, "decoder", self._decoding(stops)))
+                stack.enter_context(replaced(self.streaming, "decoder", partial(self._decoding, stops)))
             if frames is not None:
-                stack.enter_context(replaced(self.door, "frames", self._framing(frames)))
+                stack.enter_context(replaced(self.door, "frames", partial(self._framing, frames)))
             if leaving is not None:
                 stack.enter_context(replaced(self.door, "leaving", lambda _: leaving))
             if admit is not None:
-                stack.enter_context(replaced(self.door, "admit", self._admitting(admit, limit)))
+                stack.enter_context(replaced(self.door, "admit", partial(self._admitting, admit, limit)))
             self._running = RunningServer(app, drain=0)
             self._parts = stack.pop_all()
         self.url = self._running.url
@@ -160,34 +160,26 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- what stands in the place of the package's -----------------------------------------------------
 
-    def _decoding(self, stops: MakeStops) -> Callable:
+    def _decoding(self, stops: MakeStops, inner: Callable) -> Callable:
         tokenizer = self.engine.model.tokenizer
 
-        def wrapper(inner: Callable) -> Callable:
-            def decoder(params: SamplingParams) -> OwnDecoder | TextDecoder:
-                return OwnDecoder(tokenizer, stops(params.stop)) if params.stop else inner(params)
+        def decoder(params: SamplingParams) -> OwnDecoder | TextDecoder:
+            return OwnDecoder(tokenizer, stops(params.stop)) if params.stop else inner(params)
 
-            return decoder
+        return decoder
 
-        return wrapper
+    def _framing(self, write: Write, inner: Callable) -> Callable:
+        def frames(first: Any, pieces: Any, asked: Any, form: Any, num_answers: int) -> Any:
+            if num_answers > 1 or not isinstance(form, ChatForm):
+                return inner(first, pieces, asked, form, num_answers)
+            return write(self._texts(first, pieces), Reply(asked.include_usage, form))
 
-    def _framing(self, write: Write) -> Callable:
-        def wrapper(inner: Callable) -> Callable:
-            def frames(first: Any, pieces: Any, asked: Any, form: Any, num_answers: int) -> Any:
-                if num_answers > 1 or not isinstance(form, ChatForm):
-                    return inner(first, pieces, asked, form, num_answers)
-                return write(self._texts(first, pieces), Reply(asked.include_usage, form))
-
-            return frames
-
-        return wrapper
+        return frames
 
     async def _texts(self, first: Any, pieces: AsyncIterator[Any]) -> AsyncIterator[Piece]:
         """The chunks of a single answer, without their numbers and token ids."""
@@ -195,18 +187,13 @@ class Server:
         async for _, (text, _, completion) in pieces:
             yield text, completion
 
-    def _admitting(self, admit: Admit, limit: int) -> Callable:
-        def wrapper(inner: Callable) -> Callable:
-            def decide(asked: int) -> None:
-                unfinished = self.streaming.num_unfinished
-                if (status := admit(unfinished, asked, limit)) != 200:
-                    raise ApiError(
-                        status, f"{unfinished} answers are unfinished, {asked} more were asked for"
-                    )
+    def _admitting(self, admit: Admit, limit: int, _: Callable) -> Callable:
+        def decide(asked: int) -> None:
+            unfinished = self.streaming.num_unfinished
+            if (status := admit(unfinished, asked, limit)) != 200:
+                raise ApiError(status, f"{unfinished} answers are unfinished, {asked} more were asked for")
 
-            return decide
-
-        return wrapper
+        return decide
 
 
 def written(**parts: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -165,18 +166,15 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
 
         return step
 
-    def launch_of(work: str) -> Callable[[Callable], Callable]:
-        def wrapper(inner: Callable) -> Callable:
-            def launch(*args: Any, **kwargs: Any) -> Any:
-                start = clock.moment()
-                made = inner(*args, **kwargs)
-                on_device.append((start, clock.moment(), work))
-                launched.append(work)
-                return made
+    def launch_of(work: str, inner: Callable) -> Callable:
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            start = clock.moment()
+            made = inner(*args, **kwargs)
+            on_device.append((start, clock.moment(), work))
+            launched.append(work)
+            return made
 
-            return launch
-
-        return wrapper
+        return launch
 
     def frames_of(inner: Callable) -> Callable:
         def frames(first: Any, pieces: AsyncIterator[Any], *rest: Any) -> Any:
@@ -196,8 +194,8 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, wrapper in (
             (server.streaming.worker, "step", step_of),
-            (engine.prefill.chunk_step, "launch", launch_of("a prompt's chunk")),
-            (engine.decode_step, "start", launch_of("a token's step")),
+            (engine.prefill.chunk_step, "launch", partial(launch_of, "a prompt's chunk")),
+            (engine.decode_step, "start", partial(launch_of, "a token's step")),
             (server.door, "frames", frames_of),
             (server.door, "admit", noting(checked)),
         ):

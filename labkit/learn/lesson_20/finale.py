@@ -125,21 +125,16 @@ def measure_staircase(
 
     A fresh engine for each run; one run of each is made before, to warm up.
     """
-    numbers = [number for number, rung in LADDER.items() if rung.is_exact]
-    package: dict[tuple[str, bool], dict] = {(number, False): {} for number in numbers}
-    yours = {(number, True): timed_parts(mine, number, device) for number in numbers}
-    engines = package | {name: parts for name, parts in yours.items() if parts}
+    package: dict[str, dict[str, Part]] = {number: {} for number, rung in LADDER.items() if rung.is_exact}
+    yours = {number: parts for number in package if (parts := timed_parts(mine, number, device))}
 
     def timed(number: str, parts: dict[str, Part]) -> float:
         engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
         return min(time_host_steps(engine, NUM_STEPS).step_seconds)
 
-    measures = [lambda n=number, p=parts: timed(n, p) for (number, _), parts in engines.items()]
+    measures = [partial(timed, *engine) for engine in (*package.items(), *yours.items())]
     for measure in measures:
         measure()
-    seconds = dict(zip(engines, in_turn(measures, rounds), strict=True))
-    return Staircase(
-        batch_size,
-        {number: runs for (number, is_mine), runs in seconds.items() if not is_mine},
-        {number: runs for (number, is_mine), runs in seconds.items() if is_mine},
-    )
+    runs = in_turn(measures, rounds)
+    first, rest = runs[: len(package)], runs[len(package) :]
+    return Staircase(batch_size, dict(zip(package, first, strict=True)), dict(zip(yours, rest, strict=True)))

@@ -5,6 +5,7 @@ Greedy tokens may differ from those of the model before, so they are compared wi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,14 +16,14 @@ from labkit.bench import dense_tokens
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import (
     NUM_MOVES,
     NUM_TOKENS,
     SEEDS,
     TEXTS,
     Report,
-    raised,
+    proven,
     small_model,
     trained_model,
 )
@@ -37,18 +38,6 @@ ROUNDING = 1e-3  # of a scale: a quotient in float32 may fall on either side of 
 PER_LAYER = 1e-3  # of a product's size: sums in another order
 OF_LOGITS = 0.02  # of their spread, as root mean square; the package's layer is off by a quarter of that
 PER_WEIGHT = 1.05  # bytes, with scales, biases and norms
-
-
-def _report(noun: str, trial: Callable[[], str]) -> Report:
-    """What a trial says of a right part, or the first contract that was broken. It never raises."""
-    try:
-        return Report(True, f"{noun}: right. {trial()}")
-    except Unattempted:
-        return Report(False, f"{noun}: not attempted yet.")
-    except BrokenContract as broken:
-        return Report.broken(noun, broken)
-    except Exception as error:
-        return Report(False, f"{noun} {raised(error)}")
 
 
 # --- a matrix ---------------------------------------------------------------------------------------------
@@ -78,10 +67,12 @@ def matrices() -> dict[str, Tensor]:
 
 def check_quantize(quantize: Quantize) -> Report:
     """Whether a function makes int8 of a matrix [O, I], and a scale per row, as near as rounding allows."""
-    return noted(_report("quantize", partial(_trial_of_quantize, quantize)), "20", "quantize", quantize)
+    proof = f"{len(matrices())} matrices, every weight within half a scale of its row."
+    report = proven("quantize", [partial(_trial_of_quantize, quantize)], proof)
+    return noted(report, "20", "quantize", quantize)
 
 
-def _trial_of_quantize(quantize: Quantize) -> str:
+def _trial_of_quantize(quantize: Quantize) -> None:
     for what, weight in matrices().items():
         given = weight.clone()
         answer = quantize(given)
@@ -92,7 +83,6 @@ def _trial_of_quantize(quantize: Quantize) -> str:
         if not isinstance(answer, tuple | list) or len(answer) != 2:
             raise BrokenContract(f"{what}: gave {shown(answer)}, expected two tensors: numbers, and scale.")
         _check_numbers(what, weight, *answer)
-    return f"{len(matrices())} matrices, every weight within half a scale of its row."
 
 
 def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) -> None:
@@ -129,11 +119,13 @@ def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) ->
 
 def check_layer(make_layer: MakeLayer) -> Report:
     """Whether a layer holds 8 bits per weight, and computes what its rounded weights do."""
-    return noted(_report("layer", partial(_trial_of_layer, make_layer)), "20", "layer", make_layer)
+    proof = "3 layers: 8 bits per weight are held, and the products are those of the rounded weights."
+    report = proven("layer", [partial(_trial_of_layer, make_layer)], proof)
+    return noted(report, "20", "layer", make_layer)
 
 
 @torch.inference_mode()
-def _trial_of_layer(make_layer: MakeLayer) -> str:
+def _trial_of_layer(make_layer: MakeLayer) -> None:
     generator = torch.Generator().manual_seed(0)
     for num_out, num_in, has_bias in ((6, 8, True), (8, 8, True), (12, 8, False)):
         linear = nn.Linear(num_in, num_out, bias=has_bias)
@@ -146,7 +138,6 @@ def _trial_of_layer(make_layer: MakeLayer) -> str:
             layer = make_layer(linear).to(dtype)
             _check_product(f"{what}, {dtype}", linear, layer, x)
             _check_kept(f"{what}, {dtype}", linear, layer)
-    return "3 layers: 8 bits per weight are held, and the products are those of the rounded weights."
 
 
 def _tensors_in(thing: object) -> Iterator[Tensor]:
@@ -233,22 +224,23 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
     parts: the engine's, by option, in place of the package's. A pass is noted in your progress, once no gap
     is left.
     """
-    report = _report("model", partial(_trial_of_model, make_layer, parts))
+    found: list[str] = []
+
+    def trial() -> None:
+        before = trained_model()
+        after = int8_model(before, make_layer)
+        held = _check_bytes(before, after)
+        off = _check_logits(before, after)
+        num_same = _check_tokens(before, after, parts)
+        _check_schedules(make_layer, parts)
+        found.append(
+            f"{held:.2f} bytes per weight; logits are off by {100 * off:.1f} % of their spread; "
+            f"{num_same} of {len(TEXTS)} greedy texts are those of float32; {len(SEEDS)} random schedules."
+        )
+
+    report = proven("model", [partial(_trial_of_layer, make_layer), trial], "")
+    report = replace(report, text=report.text + "".join(found))
     return noted(report, "20", "weights", make_layer)
-
-
-def _trial_of_model(make_layer: MakeLayer, parts: Mapping[str, Part]) -> str:
-    _trial_of_layer(make_layer)
-    before = trained_model()
-    after = int8_model(before, make_layer)
-    held = _check_bytes(before, after)
-    off = _check_logits(before, after)
-    num_same = _check_tokens(before, after, parts)
-    _check_schedules(make_layer, parts)
-    return (
-        f"{held:.2f} bytes per weight; logits are off by {100 * off:.1f} % of their spread; "
-        f"{num_same} of {len(TEXTS)} greedy texts are those of float32; {len(SEEDS)} random schedules."
-    )
 
 
 def _check_bytes(before: LanguageModel, after: LanguageModel) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from labkit.bench import DecodeLimit
 from labkit.bench.limit import on_paper, step_limit
 from labkit.results import CostCardRecord, PeersRecord, TracedStep, counts_table
 from labkit.results.kernels import ATTENTION, HEAD, LAYERS, part_counts, part_us
@@ -48,15 +47,10 @@ def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
 # --- the parts of a recorded step, and how far each is from the least that it can take -----------------
 
 
-def limit_of(step: TracedStep, bandwidth: float) -> DecodeLimit:
-    """The least time that a recorded step of GPT-2 can take at this bandwidth, in bytes per second."""
-    return step_limit(step.batch_size, step.context_len, bandwidth)
-
-
 def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
     """Microseconds that the bytes of each part of a step take at this bandwidth, in bytes per second; their
     sum is the limit of the step."""
-    gpt2, limit = on_paper(), limit_of(step, bandwidth)
+    gpt2, limit = on_paper(), step_limit(step.batch_size, step.context_len, bandwidth)
     head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
     num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
     return {part: 1e6 * n / bandwidth for part, n in num_bytes.items()}

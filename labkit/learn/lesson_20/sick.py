@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -60,23 +60,11 @@ class Patient:
 # --- instruments ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Visit:
-    """What was seen in a visit: texts that are transformers', of how many, and what the engine said."""
-
-    patient: str
-    num_right: int
-    num_texts: int
-    said: str
-
-    def __repr__(self) -> str:
-        return f"{self.patient}: {self.num_right} of {self.num_texts} texts are transformers'; {self.said}"
-
-
 def visit(
     name: str, model: LanguageModel, share: bool = False, fail: bool = False, block_size: int = 64
-) -> Visit:
-    """Have a patient make three texts; compare them with transformers', and prove its blocks after each step.
+) -> str:
+    """Have a patient make three texts; say how many are transformers', and whether its blocks are accounted
+    for after each step.
 
     share: all prompts are the same one, and the prefix cache is on. fail: every third step fails on its way,
     and is made again. block_size: in tokens.
@@ -100,7 +88,7 @@ def visit(
     expected = _right_texts(model, tuple(map(tuple, prompts)))
     pairs = zip(texts.values(), expected, strict=True)
     num_right = sum(tuple(made) == right[: len(made)] for made, right in pairs)  # as far as it got
-    return Visit(name, num_right, len(prompts), said)
+    return f"{name}: {num_right} of {len(prompts)} texts are transformers'; {said}"
 
 
 @cache
@@ -134,14 +122,14 @@ def cards(model: LanguageModel) -> pd.DataFrame:
 def host_times(rounds: int = 4) -> dict[str, Comparison]:
     """The host time of a step of each patient, compared with a healthy engine's of its rung; the model is
     taken out, the runs are made in turn, and the fastest step of each counts."""
+
+    def timed(rung: Rung, parts: Mapping[str, Part]) -> float:
+        engine = host_engine(rung.options, HOST_BATCH, "cpu", parts)
+        return min(time_host_steps(engine, 12).step_seconds)
+
     found = {}
     for patient in PATIENTS.values():
-
-        def timed(parts: Mapping[str, Part], rung: Rung = patient.rung) -> float:
-            engine = host_engine(rung.options, HOST_BATCH, "cpu", parts)
-            return min(time_host_steps(engine, 12).step_seconds)
-
-        measures = [lambda timed=timed: timed({}), lambda timed=timed, p=patient: timed(p.parts)]
+        measures = [partial(timed, patient.rung, parts) for parts in ({}, patient.parts)]
         healthy, sick = (tuple(runs) for runs in in_turn(measures, rounds))
         found[patient.name] = Comparison(f"rung {patient.rung.number}", patient.name, healthy, sick, {}, {})
     return found

@@ -1,12 +1,10 @@
 """`peers`: a table, a record, and decode by itself where it can be told."""
 
 import json
-import shlex
-import sys
 
 import pytest
+from bench_commands import bench, refusal
 
-from labkit.bench import __main__ as bench_main
 from labkit.bench import peers
 from labkit.bench.commands import peers as command
 
@@ -18,8 +16,7 @@ TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --no-stop
 def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
     path = tmp_path / "peers.json"
     line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"{line} --prompt-repeats 1,4 --json {path}")])
-    bench_main.main()
+    bench(monkeypatch, f"{line} --prompt-repeats 1,4 --json {path}")
     said = capsys.readouterr().out
     assert "labkit 10 is" in said and "Limit of decode" in said
     assert f"Left out: {peers.VLLM} (not installed here)" in said
@@ -39,8 +36,7 @@ def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp
 def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
     path = tmp_path / "peers.json"
     line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static,vllm"
-    monkeypatch.setattr(sys, "argv", ["bench", *shlex.split(f"{line} --json {path}")])
-    bench_main.main()
+    bench(monkeypatch, f"{line} --json {path}")
     record = json.loads(path.read_text())
     assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [peers.STATIC] * 2
     assert record["settings"]["others"] == ["static", "vllm"]
@@ -48,10 +44,7 @@ def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
 
 
 def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench", "peers", "--model", "data/tiny-gpt2"])
-    with pytest.raises(SystemExit):
-        bench_main.main()
-    assert "add --no-stop-on-eos" in capsys.readouterr().err
+    assert "add --no-stop-on-eos" in refusal(monkeypatch, capsys, "peers --model data/tiny-gpt2")
 
 
 def test_decode_alone_is_told_where_one_batch_holds_everyone():

@@ -9,7 +9,7 @@ from bench_commands import bench
 from triton_marks import needs_triton
 
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
-from labkit.bench.commands import tune
+from labkit.bench.commands import targets, tune
 from labkit.bench.limit import Bandwidth
 from labkit.engine import device as engine_device
 from labkit.kernels.tile_tables import read_table
@@ -48,9 +48,9 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "table_path", lambda device: path)
     monkeypatch.setattr(tune, "tiles_for", lambda device, dtype, can_hold: {})
     monkeypatch.setattr(tune, "GpuTileBench", FakeBench)
-    monkeypatch.setattr(tune, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
-    record = tune.make_record
-    monkeypatch.setattr(tune, "make_record", lambda kind, device, *rest: record(kind, CPU, *rest))
+    monkeypatch.setattr(targets, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
+    record = targets.make_record
+    monkeypatch.setattr(targets, "make_record", lambda kind, device, *rest: record(kind, CPU, *rest))
     return path
 
 

@@ -89,8 +89,9 @@ def test_text_that_goes_on_differently_is_told_in_words():
             engine.decode_step.sample = lambda *about: [token ^ 1 for token in sample(*about)]
         return engine
 
-    text = Gate(("block_tables",), LADDER["00"].options).check(other_text).text
-    assert "text: new token 1 after 'To be, or not to be' is" in text and "on the rung below" in text
+    gate = Gate(("block_tables",), LADDER["00"].options, below_name="the plain engine")
+    text = gate.check(other_text).text
+    assert "text: new token 1 after 'To be, or not to be' is" in text and "on the plain engine" in text
 
 
 def test_an_error_names_the_line_of_the_readers_that_raised_it():

@@ -1,24 +1,12 @@
 """Lesson 00's gate: right attentions pass, and plausible wrong ones are refused by what they break."""
 
-import re
-from dataclasses import replace
-from functools import partial
-
 import pytest
 import torch
 from gate_tests import gate_tests
 
-from labkit import lab
-from labkit.learn.gates.gate import Gate
-from labkit.learn.lesson_00.gate import GATE
-from labkit.learn.lesson_00.pieces import contiguous_gather, gather, paged_attention, weights
+from labkit.learn.lesson_00.pieces import contiguous_gather, gather, paged_attention
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def here():
-    return lab.start("00")
 
 
 class AtOnce:
@@ -176,20 +164,3 @@ RIGHT = {
 
 
 test_wrong_parts, test_right_parts = gate_tests("00", "attention", WRONG, RIGHT.values())
-
-
-def test_text_is_compared_with_the_plain_engine(here, monkeypatch):
-    monkeypatch.setattr(Gate, "_schedules", lambda self, build, num_moves: None)
-    report = replace(GATE, trials=()).check(partial(built, here))
-    assert not report.ok and re.search(
-        r"text: new token \d+ after '.*' is \d+, but \d+ on the plain engine", report.text
-    )
-
-
-def built(here, model, **settings):
-    """An engine of the lesson with the contiguous read."""
-    return here.build(model=model, attention=CONTIGUOUS, **settings)
-
-
-def test_the_pieces_are_the_packages_by_default():
-    assert paged_attention.__defaults__ == (gather, weights)

@@ -34,11 +34,14 @@ class Batched:
 
     def write(self, layer_idx, last_ids, keys, values):
         infos = [self.manager.info(block_id) for block_id in last_ids]
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.manager.write_batch(layer_idx, self.rows(last_ids), block_idx, pos, keys, values)
+        self.write_rows(layer_idx, self.rows(last_ids), infos, keys, values)
 
     def rows(self, last_ids):
         return range(len(last_ids))
+
+    def write_rows(self, layer_idx, rows, infos, keys, values):
+        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
+        self.manager.write_batch(layer_idx, rows, block_idx, pos, keys, values)
 
     def count(self, last_ids):
         for block_id in last_ids:
@@ -65,8 +68,7 @@ class CountedBeforeTheWrite(Batched):
         last_ids = [self.ready(layer_idx, block_ids) for block_ids in lists]
         infos = [self.manager.info(block_id) for block_id in last_ids]
         self.count(last_ids)
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
+        self.write_rows(layer_idx, range(len(lists)), infos, keys, values)
 
 
 class ErrorSwallowed(Batched):
@@ -94,8 +96,7 @@ class BlocksOfAllForSomeRows(Batched):
 class OneWritePerRow(Batched):
     def write(self, layer_idx, last_ids, keys, values):
         for b, block_id in enumerate(last_ids):
-            info = self.manager.info(block_id)
-            self.manager.write_batch(layer_idx, [b], [info.block_index], [info.length], keys, values)
+            self.write_rows(layer_idx, [b], [self.manager.info(block_id)], keys, values)
 
 
 class TwoWrites(Batched):
@@ -108,11 +109,10 @@ class TwoWrites(Batched):
             slow = [b for b, block_ids in enumerate(lists) if manager.append_takes_block(block_ids)]
             fast = [b for b in range(len(lists)) if b not in slow]
             for rows in filter(None, (fast, slow)):
-                infos = {b: manager.info(manager.ready_block(layer_idx, lists[b])) for b in rows}
-                block_idx, pos = zip(*((i.block_index, i.length) for i in infos.values()), strict=True)
-                manager.write_batch(layer_idx, rows, list(block_idx), list(pos), key, value)
-                for b, info in infos.items():
-                    manager.set_length(lists[b][-1], info.length + 1)
+                last_ids = [self.ready(layer_idx, lists[b]) for b in rows]
+                infos = [manager.info(block_id) for block_id in last_ids]
+                self.write_rows(layer_idx, rows, infos, key, value)
+                self.count(last_ids)
 
 
 class NothingIsFast(Batched):
@@ -129,15 +129,14 @@ class FastPath(Batched):
     def append_layer(self, layer_idx, lists, keys, values):
         fast = [b for b, block_ids in enumerate(lists) if self.is_fast(block_ids)]
         if fast:
-            self.write_rows(layer_idx, fast, lists, keys, values)
+            self.write_fast(layer_idx, fast, lists, keys, values)
         for b in set(range(len(lists))).difference(fast):
             self.manager.append_token(layer_idx, lists[b], keys[b], values[b])
 
-    def write_rows(self, layer_idx, rows, lists, keys, values):
+    def write_fast(self, layer_idx, rows, lists, keys, values):
         last_ids = [lists[b][-1] for b in rows]
         infos = [self.manager.info(block_id) for block_id in last_ids]
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.manager.write_batch(layer_idx, rows, block_idx, pos, keys, values)
+        self.write_rows(layer_idx, rows, infos, keys, values)
         self.count(last_ids)
 
     def is_fast(self, block_ids):
@@ -166,7 +165,7 @@ class NoneIsFast(FastPath):
 
 
 class FastButOneByOne(FastPath):
-    def write_rows(self, layer_idx, rows, lists, keys, values):
+    def write_fast(self, layer_idx, rows, lists, keys, values):
         for b in rows:
             self.manager.append_token(layer_idx, lists[b], keys[b], values[b])
 
@@ -220,21 +219,18 @@ class FourSlotsPerBlock(Batched):
         return super().ready(layer_idx, block_ids)
 
 
-class Undone(Batched):
-    """Counts before the write, and takes it back when the write fails."""
+class Undone(CountedBeforeTheWrite):
+    """Takes back what it has counted when the write fails."""
 
     errors: type[BaseException] = BaseException
 
-    def append_layer(self, layer_idx, lists, keys, values):
-        last_ids = [self.ready(layer_idx, block_ids) for block_ids in lists]
-        infos = [self.manager.info(block_id) for block_id in last_ids]
-        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]
-        self.count(last_ids)
+    def write_rows(self, layer_idx, rows, infos, keys, values):
         try:
-            self.manager.write_batch(layer_idx, range(len(lists)), block_idx, pos, keys, values)
+            super().write_rows(layer_idx, rows, infos, keys, values)
         except self.errors:
-            for block_id, length in zip(last_ids, pos, strict=True):
-                self.manager.set_length(block_id, length)
+            for info in infos:
+                block_id = self.manager.layer_offset(layer_idx) + info.block_index
+                self.manager.set_length(block_id, info.length)
             raise
 
 

@@ -18,7 +18,8 @@ pytestmark = [
 @triton.jit
 def full_batch_kernel(
     cache_ptr, new_ptr, block_ptr, pos, stride_n, stride_h, stride_t, new_stride_b, new_stride_h, D,
-    BLOCK_D: tl.constexpr, HAS_MASK: tl.constexpr, LOADS_ALL: tl.constexpr, IN_32_BITS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    HAS_MASK: tl.constexpr = True, LOADS_ALL: tl.constexpr = False, IN_32_BITS: tl.constexpr = False,
 ):  # fmt: skip
     b = tl.program_id(0)
     h = tl.program_id(1)
@@ -63,12 +64,14 @@ class Kernels:
         self.kernel(cache, new, new.stride(), block_idx, pos)
 
     def kernel(self, cache, new, new_strides, block_idx, pos, cache_strides=None, **wrong):
-        B, H, D = new.shape
-        wrong = {"HAS_MASK": True, "LOADS_ALL": False, "IN_32_BITS": False} | wrong
+        D = new.shape[2]
         strides = *(cache_strides or cache.stride()[:3]), *new_strides[:2]
-        full_batch_kernel[(B, H)](
+        full_batch_kernel[self.grid(new)](
             cache, new, block_idx, pos, *strides, D, BLOCK_D=triton.next_power_of_2(D), **wrong
         )
+
+    def grid(self, new):
+        return tuple(new.shape[:2])
 
     def assign(self, cache, new, batch_idx, block_idx, pos):
         cache[list(block_idx), :, list(pos)] = new[list(batch_idx)]
@@ -89,13 +92,8 @@ class LoadsAllLanes(Kernels):
 class TwiceByTheGrid(Kernels):
     """A third axis of the grid, which the kernel does not know: each number is written twice."""
 
-    def kernel(self, cache, new, new_strides, block_idx, pos, **wrong):
-        B, H, D = new.shape
-        options = {"HAS_MASK": True, "LOADS_ALL": False, "IN_32_BITS": False}
-        full_batch_kernel[(B, H, 2)](
-            cache, new, block_idx, pos, *cache.stride()[:3], *new_strides[:2], D,
-            BLOCK_D=triton.next_power_of_2(D), **options,
-        )  # fmt: skip
+    def grid(self, new):
+        return *new.shape[:2], 2
 
 
 class In32Bits(Kernels):
@@ -114,8 +112,7 @@ class KeysSideBySide(Kernels):
 class WithoutGrid(Kernels):
     def launch(self, cache, new, block_idx, pos):
         strides = *cache.stride()[:3], *new.stride()[:2]
-        wrong = {"HAS_MASK": True, "LOADS_ALL": False, "IN_32_BITS": False}
-        full_batch_kernel(cache, new, block_idx, pos, *strides, new.shape[2], BLOCK_D=16, **wrong)
+        full_batch_kernel(cache, new, block_idx, pos, *strides, new.shape[2], BLOCK_D=16)
 
 
 class PrefixTakenForAll(Kernels):
@@ -133,6 +130,14 @@ class SizeForStride(Kernels):
         self.kernel(cache, new, new.stride(), block_idx, pos, cache_strides=(n, h, cache.shape[3]))
 
 
+class StrideOfALayer(Kernels):
+    """Takes the first stride of all layers' keys for that of a block."""
+
+    def launch(self, cache, new, block_idx, pos):
+        n, h, t, _ = cache.stride()
+        self.kernel(cache, new, new.stride(), block_idx, pos, cache_strides=(len(cache) * n, h, t))
+
+
 class IndicesForAll(Kernels):
     def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos):
         torch.tensor(list(pos), dtype=torch.int32)
@@ -146,6 +151,8 @@ WRONG = {
     + r"\[0, 1, 2\] of a batch of 3 \(3 heads of 20 values\) .* expected no change. Past a head's",
     LoadsAllLanes: r"a kernel touches the elements of its tensors and nothing else: .*3 heads of 20.* "
     r"program \(0, 2\) of full_batch_kernel reads 60 numbers from the first of new_ptr, \[3, 3, 20\]",
+    StrideOfALayer: r"a kernel touches the elements of its tensors and nothing else: .* program \(0, 0\) of "
+    r"full_batch_kernel writes 3,?\d* numbers from the first of cache_ptr, .* the grid is \(3, 2\)",
     TwiceByTheGrid: r"no two programs write one number: .*programs \(0, 0, 0\) and \(0, 0, 1\) of full_batch",
     PrefixTakenForAll: r"a kernel touches the elements of its tensors and nothing else: .* \[0, 1\] of a "
     r"batch of 3 .* block_ptr, \[2\], .* The path is wrong, too: a part of the batch is written, and it",

@@ -5,10 +5,7 @@ from helpers import GREEDY, make_engine, run, tokens_alone, tokens_by_request
 
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.ladder import LADDER
-from labkit.learn.lesson_05.traps import (
-    CountsBeforeTheWrite,
-    fail_a_step,
-)
+from labkit.learn.lesson_05.traps import CountsBeforeTheWrite, fail_a_step
 
 MUTABLE = LADDER["05"].options
 

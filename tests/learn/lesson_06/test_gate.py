@@ -117,19 +117,11 @@ class GlobalIds(OneByOne):
         return 0
 
 
-class Stale(OneByOne):
-    """Sends all of a newcomer's state but one number."""
-
-    name = ""
-
+class StaleSeed(OneByOne):
     def state(self, request, session):
         state = super().state(request, session)
-        del state[self.name]
+        del state["seeds"]
         return state
-
-
-class StaleSeed(Stale):
-    name = "seeds"
 
 
 class KeepsSlots(OneByOne):
@@ -261,24 +253,22 @@ test_wrong_parts, test_right_parts = gate_tests("06", "block_tables", WRONG, RIG
 # --- the steps before the whole part -----------------------------------------------------------------
 
 
-class AllButTheSlots(OneByOne):
-    """Sends everything in every step, to slots that stay."""
+class AllButTheRows(OneByOne):
+    """Sends all but the rows in every step, to slots that stay."""
 
     def update(self, requests, sessions, changed):
         self.mapped = []
         for request, session in zip(requests, sessions, strict=True):
             if session in self.slot_of:
                 self.send_state(request, session)
+        super().update(requests, sessions, changed)
+
+
+class AllButTheSlots(AllButTheRows):
+    """Sends the rows, too."""
+
+    def update(self, requests, sessions, changed):
         super().update(requests, sessions, [range(len(sessions))])
-
-
-class AllButTheRows(AllButTheSlots):
-    def update(self, requests, sessions, changed):
-        self.mapped = []
-        for request, session in zip(requests, sessions, strict=True):
-            if session in self.slot_of:
-                self.send_state(request, session)
-        OneByOne.update(self, requests, sessions, changed)
 
 
 @pytest.mark.parametrize(

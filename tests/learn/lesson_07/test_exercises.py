@@ -7,10 +7,7 @@ from labkit import LADDER
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager, OneTableBlockManager
 from labkit.learn.lesson_07 import work
-from labkit.learn.lesson_07.exercises import (
-    BLOCKS_NEEDED,
-    append_all_layers,
-)
+from labkit.learn.lesson_07.exercises import BLOCKS_NEEDED, append_all_layers
 from labkit.watch.blocks import block_places
 
 CPU = torch.device("cpu")

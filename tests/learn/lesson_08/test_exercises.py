@@ -5,11 +5,7 @@ import random
 import torch
 
 from labkit.engine.step.device import DeviceStep
-from labkit.learn.lesson_08.exercises import (
-    ToySlots,
-    draw_replays,
-    move_on,
-)
+from labkit.learn.lesson_08.exercises import ToySlots, draw_replays, move_on
 
 
 def test_the_solution_moves_slots_as_the_package_does():

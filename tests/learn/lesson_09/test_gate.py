@@ -27,22 +27,17 @@ class InOneLoop(FusedDeviceStep):
         )
         for layer_idx, layer in enumerate(self.layers):
             attended = self.attend(layer_idx, self.kernels.norm_linear(x, statistics, layer.qkv))
-            x, statistics = self.behind_attention(attended, layer, x, statistics)
+            x, statistics = self.kernels.linear_residual(attended, *layer.attention_out, x)
             x, statistics = self.mlp(layer, x, statistics)
         return x
 
     def logits(self, x):
-        return self.cut(F.linear(self.normed(x), self.head.weight, self.head.bias))
-
-    def behind_attention(self, attended, layer, x, statistics):
-        return self.kernels.linear_residual(attended, *layer.attention_out, x)
+        normed = F.layer_norm(x, x.shape[1:], eps=self.head.eps)
+        return self.cut(F.linear(normed, self.head.weight, self.head.bias))
 
     def mlp(self, layer, x, statistics):
         inner = self.kernels.norm_linear(x, statistics, layer.mlp_in, gelu=True)
         return self.kernels.linear_residual(inner, *layer.mlp_out, x)
-
-    def normed(self, x):
-        return F.layer_norm(x, x.shape[1:], eps=self.head.eps)
 
     def cut(self, logits):
         return logits[:, : self._vocab_size]

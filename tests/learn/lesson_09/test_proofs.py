@@ -4,12 +4,9 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 
 from labkit.kernels import triton_runtime, triton_status
 from labkit.kernels.triton_runtime import tl, triton
-from labkit.learn.exercise import BrokenContract
-from labkit.learn.lesson_09 import proofs
 from labkit.learn.lesson_09.proofs import check_merge, check_norm_linear, check_product
 from labkit.learn.lesson_09.steps import gelu, load_parts, load_tile, store_tile
 
@@ -63,7 +60,7 @@ WRONG_PRODUCTS = {
     "sum not kept": r"value 0 of 5 is 0\.0000, .* `tl\.dot` returns the sum and does not change `acc`",
     "last round": ROUNDS,
     "first round": ROUNDS,
-    "program": r"with x \[20, 150\] .* value 128 of 200 is ",
+    "program": r"with x \[20, 150\] .*, row 0 of 20, value 128 of 200 is ",
 }
 
 
@@ -254,15 +251,7 @@ def test_a_right_merge():
     assert check_merge(merge).text == "merge: right. 9 kinds of parts, each value."
 
 
-# --- one number, and where nothing runs ------------------------------------------------------------------
-
-
-def test_the_first_number_that_is_off_is_told():
-    made, expected = torch.zeros(2, 3), torch.zeros(2, 3)
-    proofs.check_numbers("it holds", "here", made, expected, "Hint.")
-    made[1, 2] = 0.5
-    with pytest.raises(BrokenContract, match=r"^it holds: here, row 1 of 2, value 2 of 3 is 0\.5000, exp"):
-        proofs.check_numbers("it holds", "here", made, expected, "Hint.")
+# --- where nothing runs ----------------------------------------------------------------------------------
 
 
 def test_nothing_is_right_where_no_kernel_runs(monkeypatch):

@@ -6,7 +6,6 @@ from gate_tests import gate_tests
 
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.lanes import HalfStep
-from labkit.learn import not_attempted
 from labkit.learn.lesson_11.halves import ForgetsTheJoin, InHalves
 
 pytestmark = pytest.mark.slow
@@ -103,11 +102,6 @@ class TheHostWaits(InHalves):
         return [here, there]
 
 
-class Unwritten(InHalves):
-    def make_halves(self, lanes):
-        not_attempted()
-
-
 ORDER = r"rows keep their order: row \d of \d \(slot \d\), number \d+ is -?[\d.]+, expected -?[\d.]+\."
 ALONE = (
     r"a large batch goes through the layers in two halves beside each other: of 4 rows, .* none is in the "
@@ -130,7 +124,6 @@ WRONG = {
     ForksTooLate: BEHIND.format("side"),
     FirstAlone: BOTH.format("Tensor"),
     TheHostWaits: r"streams wait for each other, and the host waits for neither: `synchronize` makes",
-    Unwritten: r"^latency: not attempted yet\.$",
 }
 
 

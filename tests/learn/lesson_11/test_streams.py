@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from labkit import lab
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
@@ -13,8 +12,8 @@ from labkit.watch.operators import storage
 A, B = torch.zeros(2), torch.ones(2)
 
 
-def streams(*apart, **names):
-    return SimulatedStreams({storage(tensor): name for name, tensor in names.items()}, apart)
+def streams(**names):
+    return SimulatedStreams({storage(tensor): name for name, tensor in names.items()})
 
 
 def test_a_stream_waits_for_what_was_launched_before_and_for_nothing_later():
@@ -46,14 +45,6 @@ def test_what_is_still_read_is_not_overwritten():
         simulated.launch("advance", (), (A,))
 
 
-def test_rows_that_are_apart_may_be_written_at_once():
-    simulated = streams(A)
-    simulated.launch("attention", (A,), (A,))
-    with simulated.launching_in(simulated.side):
-        simulated.launch("attention", (A,), (A,))
-    assert len(simulated.launches) == 2
-
-
 def test_operators_are_launches_views_are_none_and_a_kernel_writes_its_workspace():
     workspace = torch.zeros(1)
     simulated = streams()
@@ -75,10 +66,6 @@ def test_operators_are_launches_views_are_none_and_a_kernel_writes_its_workspace
     ):
         simulated.names[storage(workspace)] = "the workspace"
         kernel(B)
-
-
-def build(model, **settings):
-    return lab.start("11").build(model=model, **settings)
 
 
 def test_an_engine_without_lanes_cannot_be_played():

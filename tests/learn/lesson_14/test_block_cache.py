@@ -21,8 +21,8 @@ def test_it_finds_and_keeps_what_the_package_s_does_while_there_is_room(num_bloc
         manager.check_integrity(cache)
 
 
-def cached(*texts, num_blocks=16, block_size=4):
-    manager = pool(num_blocks, block_size)
+def cached(*texts):
+    manager = pool(16, 4)
     cache = BlockCache(manager)
     for text in texts:
         come_and_go(manager, cache, text)

@@ -8,7 +8,6 @@ import pytest
 from gate_tests import gate_tests
 
 from labkit import lab
-from labkit.learn import not_attempted
 from labkit.learn.lesson_14 import traps
 from labkit.learn.lesson_14.block_cache import BlockCache
 from labkit.learn.lesson_14.counts import AllAtOnce
@@ -152,13 +151,3 @@ def test_what_only_a_schedule_finds_is_told_with_its_moves(here):
 
 PATTERNS = {part: re.escape(words) for part, words in WRONG.items()}
 test_wrong_parts, test_right_parts = gate_tests("14", "prefixes", PATTERNS, (Digest,))
-
-
-class NotWritten(BlockCache):
-    def find(self, token_ids):
-        not_attempted()
-
-
-def test_what_is_not_there_and_what_raises_is_said(here):
-    assert here.check(prefixes=NotWritten).text == "prefixes: not attempted yet."
-    assert "raised TypeError" in here.check(prefixes=lambda: None).text

@@ -1,7 +1,6 @@
 """Lesson 18's gates: the hints' functions with one likely mistake each are refused, with its sentence, by two
 processes that stay; what a rank can do to the other ends both, and the next check starts new ones."""
 
-import subprocess
 import time
 
 import pytest
@@ -51,13 +50,6 @@ def teardown_module():
     gate.PAIR.close()
 
 
-def test_the_right_ones_pass_and_what_is_broken_on_purpose_does_not():
-    assert gate.check_shard(traps.shard).ok
-    for wrong in (traps.bias_on_every_rank, traps.cut_in_the_middle):
-        assert not gate.check_shard(wrong).ok
-    assert not gate.check_layer(traps.sums_the_residual).ok
-
-
 def kills_one(x, layer, ranks):
     import os
     import signal
@@ -89,7 +81,6 @@ def test_the_processes_end_with_the_one_that_asks():
     job = mine._job
     job.stdin.close()
     assert job.wait(timeout=60) == 0
-    assert isinstance(job, subprocess.Popen)
 
 
 def test_a_part_that_cannot_be_told_to_others_is_refused():

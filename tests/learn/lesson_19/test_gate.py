@@ -122,22 +122,16 @@ def test_right_stop_strings_pass_and_wait_for_the_step_before():
 # --- frames --------------------------------------------------------------------------------------------
 
 
-def frames(role=True, reason=None, text=event, done=True, errors=True, usage=True, all_at_once=False):
+def frames(role=True, reason=None, text=event, done=True, errors=True, usage=True):
     async def written(pieces, reply):
         if role:
             yield event(reply.chunk({"role": "assistant", "content": ""}))
-        ended, kept = None, []
+        ended = None
         try:
             async for piece, completion in pieces:
                 ended = completion
                 end = None if completion is None else reason or reply.reason(completion)
-                made = text(reply.chunk({"content": piece}, end))
-                if all_at_once:
-                    kept.append(made)
-                else:
-                    yield made
-            for made in kept:
-                yield made
+                yield text(reply.chunk({"content": piece}, end))
             if ended is None:
                 return
             if usage or reply.include_usage:
@@ -170,7 +164,6 @@ WRONG_FRAMES = {
     "no [DONE]": (frames(done=False, usage=False), "[DONE] is the last frame after a normal end"),
     "usage for everyone": (frames(), "usage comes last, and only if it is asked for"),
     "errors are swallowed": (frames(errors=False, usage=False), "an answer that fails ends with its error"),
-    "all at the end": (frames(all_at_once=True, usage=False), "a stream streams"),
     "read first": (read_first, "a stream streams"),
     "[DONE] after an error": (traps.done_whatever_happens, "[DONE] is for a normal end"),
     "no generator": (not_asynchronous, "frames are yielded"),
@@ -217,7 +210,6 @@ def test_who_does_not_notice_that_a_client_leaves_is_refused(leaving, words):
 WRONG_ADMIT = {
     "all are let in": (lambda unfinished, asked, limit: 200, "what is too much now"),
     "counts what is there": (traps.counts_what_is_there, "what is too much now"),
-    "counts after submitting": (lambda u, a, limit: 429 if u > limit else 200, "what is too much now"),
     "one too few": (lambda u, a, limit: 200 if u + a < limit else 429, "what there is room for is let in"),
     "come back for ever": (lambda u, a, limit: 200 if u + a <= limit else 429, "what can never be served"),
 }

@@ -23,6 +23,6 @@ SHOWN = {
 @pytest.mark.parametrize("visit", VISITS)
 @pytest.mark.parametrize("name", sick.PATIENTS)
 def test_a_fault_shows_in_its_own_visit_alone(tiny, name, visit):
-    seen = repr(sick.visit(name, tiny, **VISITS[visit]))
+    seen = sick.visit(name, tiny, **VISITS[visit])
     assert seen.startswith(f"{name}: ")
     assert SHOWN.get((name, visit), WELL) in seen
