@@ -319,9 +319,11 @@ def gpu_tests_line() -> str:
     """A sentence: how the tests that need a GPU ended in the last run of `make test-gpu` whose record is
     kept."""
     tests = load_gpu_tests()
+    device, num = tests.host.device, tests.num_gpus
+    where = f"an {device}" if num == 1 else f"{num} {device}s"
     return (
         f"Last recorded run of `make test-gpu`: {tests.passed:,} passed, {tests.failed} failed, "
-        f"{tests.skipped} skipped in {tests.seconds} s on an {tests.host.device}, with torch "
+        f"{tests.skipped} skipped in {tests.seconds} s on {where}, with torch "
         f"{tests.host.torch} and Triton {tests.host.triton}, at commit "
         f"`{tests.commit[:8]}` ({tests.date[:10]})."
     )
