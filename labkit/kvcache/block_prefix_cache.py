@@ -172,15 +172,17 @@ class BlockPrefixCache:
         (block_ids,) = block_ids_per_layer
         num_blocks = min(len(token_ids) // self._kv_manager.block_size, len(block_ids))
         kept = self._found_before(token_ids, num_blocks)
-        for key, block in self._keys(token_ids, num_blocks, behind=kept):
-            entry, parent = self.entries.get(key), kept[-1] if kept else None
-            if entry is None:
-                start = len(kept) * len(block)
-                entry = self.entries[key] = self._new_entry(key, parent, block, block_ids[len(kept)], start)
-            elif entry.parent is not parent or entry.token_ids != block:
-                break  # another text has this key; what follows could not be found without this block
-            kept.append(entry)
-        self.use(kept[-1] if kept else None)
+        try:
+            for key, block in self._keys(token_ids, num_blocks, behind=kept):
+                entry, parent = self.entries.get(key), kept[-1] if kept else None
+                if entry is None:
+                    start, block_id = len(kept) * len(block), block_ids[len(kept)]
+                    entry = self.entries[key] = self._new_entry(key, parent, block, block_id, start)
+                elif entry.parent is not parent or entry.token_ids != block:
+                    break  # another text has this key; what follows could not be found without this block
+                kept.append(entry)
+        finally:
+            self.use(kept[-1] if kept else None)
 
     def _new_entry(
         self, key: int, parent: CachedBlock | None, token_ids: tuple[int, ...], block_id: int, start: int

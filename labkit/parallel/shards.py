@@ -69,8 +69,8 @@ def cut_network(
 
     Queries, keys, values and the first half of the MLP are cut by columns, so that a rank has whole heads;
     what is behind them by rows, so that every rank has a part of a sum; the head by vocabulary. Tables, norms
-    and the biases of sums, which one rank adds, are whole. Raises OptionError for more ranks than heads or
-    inner values, and for heads that cannot be shared evenly.
+    and the biases of sums, which one rank adds, are whole. Raises OptionError for heads of which
+    not every rank would have some.
     """
     from torch.distributed.tensor import Shard, distribute_tensor  # which takes a second to import
 
@@ -120,14 +120,21 @@ def cut_network(
 def head_groups(num_heads: int, num_kv_heads: int, size: int) -> int:
     """Into how many groups the heads are cut, each with a head of keys and values: a rank has one or more.
 
-    Where there are fewer of those than ranks, several ranks have a copy of the same one.
+    Where there are fewer of those than ranks, several ranks have a copy of the same one. Raises OptionError
+    where that leaves a rank without a head.
     """
+    refused = f"{num_heads} heads with {num_kv_heads} of keys and values cannot be cut for {size} processes: "
     if num_kv_heads >= size:
+        each = -(-num_kv_heads // size)  # the last rank has what the others leave
+        if each * (size - 1) >= num_kv_heads:
+            raise OptionError(
+                f"{refused}with {each} for each, one would have none; start as many as divide {num_kv_heads}"
+            )
         return num_kv_heads
     if size % num_kv_heads or num_heads % size:
         raise OptionError(
-            f"{num_heads} heads with {num_kv_heads} of keys and values cannot be cut for {size} processes: "
-            f"start as many as divide {num_heads} and are a multiple of {num_kv_heads}, or fewer than that"
+            f"{refused}start as many as divide {num_heads} and are a multiple of {num_kv_heads}, or "
+            "fewer than that"
         )
     return size
 

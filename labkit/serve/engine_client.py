@@ -91,15 +91,13 @@ class EngineClient:
             raise
 
     def _first_message(self) -> dict[str, Any]:
-        messages: list[Any] | None = []
-        while messages == []:
-            messages = self._wire.receive(wait=True)
-        if messages is None:
+        message = self._wire.first()
+        if message is None:
             code = self.process.wait() if self.process else None
             raise LabkitError(f"the engine's process ended ({code}) before the engine was ready")
-        if "refused" in messages[0]:
-            raise LabkitError(messages[0]["refused"])
-        return messages[0]
+        if "refused" in message:
+            raise LabkitError(message["refused"])
+        return message
 
     def __repr__(self) -> str:
         state = "serving" if self.is_serving else "closed"

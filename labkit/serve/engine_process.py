@@ -148,11 +148,11 @@ def main() -> None:
     parent, descriptor = map(int, sys.argv[1:])
     threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     wire = Wire(socket.socket(fileno=descriptor))
-    messages = wire.receive(wait=True)
-    if not messages:
+    settings = wire.first()
+    if settings is None:
         return
     try:
-        engine = EngineSettings(**messages[0]).make_engine()
+        engine = EngineSettings(**settings).make_engine()
     except LabkitError as error:
         wire.send({"refused": str(error)})
         return

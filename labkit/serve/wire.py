@@ -31,7 +31,8 @@ class Wire:
         self._rest = b""  # the beginning of a message
 
     def receive(self, wait: bool) -> list[Any] | None:
-        """The messages that are there; None when the other end is closed. wait: for one, if there is none."""
+        """The messages that are there; None when the other end is closed. wait: if nothing is
+        there; of a message that has come only in part, the list is empty."""
         try:
             data = self.socket.recv(MOST_READ, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -42,6 +43,13 @@ class Wire:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
         return list(map(json.loads, lines))
+
+    def first(self) -> Any:
+        """The first message, once all of it is there; None when the other end is closed."""
+        messages: list[Any] | None = []
+        while messages == []:
+            messages = self.receive(wait=True)
+        return messages[0] if messages else None
 
     def send(self, message: object) -> None:
         """Send a message, as soon as the other end has room for it. Nothing is raised where that is closed:

@@ -1,5 +1,6 @@
 """The block prefix cache alone: what is found, what is kept, what goes first; and texts that never mix."""
 
+import pytest
 from helpers import kv_numbers, make_manager
 
 from labkit.engine import InferenceSession
@@ -55,6 +56,18 @@ def test_texts_that_begin_like_the_one_before_have_the_blocks_in_common_hashed_o
     prefix_cache.clear()
     assert prefix_cache.lookup((*text(1, 2, 3), 9)) is None
     assert prefix_cache.lookup((*text(9), 9)) is None
+
+
+def test_blocks_that_were_kept_before_one_that_is_not_full_go_in_order_all_the_same():
+    manager, prefix_cache = cache_of()
+    session = InferenceSession(manager)
+    session.append_prompt(*kv_numbers(manager, 0, 10))
+    with pytest.raises(ValueError, match="holds 2 tokens from position 8 on; to be cached it must hold 4"):
+        prefix_cache.keep_text(text(1, 2, 3), session.block_ids_per_layer)
+    session.release()
+    assert prefix_cache.lookup((*text(1, 2), 9)).num_tokens == 8
+    assert prefix_cache.evict_one()
+    assert prefix_cache.lookup((*text(1, 2), 9)).num_tokens == 4  # the second went, and not the first
 
 
 # --- hashes ----------------------------------------------------------------------------------------

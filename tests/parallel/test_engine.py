@@ -104,12 +104,16 @@ def test_drafts_on_several_ranks_are_refused():
         ParallelEngine(load_model("random:small"), TorchRanks.__new__(TorchRanks), drafting)
 
 
-@pytest.mark.parametrize(("heads", "size", "groups"), [((32, 8), 2, 8), ((9, 3), 2, 3), ((4, 2), 4, 4)])
+@pytest.mark.parametrize(
+    ("heads", "size", "groups"), [((32, 8), 2, 8), ((9, 3), 2, 3), ((4, 2), 4, 4), ((25, 25), 4, 25)]
+)
 def test_heads_are_cut_in_groups(heads: tuple[int, int], size: int, groups: int):
     assert head_groups(*heads, size) == groups
 
 
-@pytest.mark.parametrize(("heads", "size"), [((9, 3), 4), ((6, 2), 4), ((2, 2), 3)])
+@pytest.mark.parametrize(
+    ("heads", "size"), [((9, 3), 4), ((6, 2), 4), ((2, 2), 3), ((4, 4), 3), ((12, 12), 5), ((25, 25), 8)]
+)
 def test_heads_that_cannot_be_shared_are_refused(heads: tuple[int, int], size: int):
     with pytest.raises(OptionError, match=f"cannot be cut for {size} processes"):
         head_groups(*heads, size)

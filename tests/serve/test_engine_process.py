@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import openai
@@ -185,8 +186,11 @@ def test_messages_are_whole_however_they_come():
         while len(received) < 2:
             received += wire.receive(wait=True)
         assert received == [message, [1]]
+        parts = iter([b'{"a":', b"2}\n"])  # what is there at each look
+        recv = Mock(side_effect=lambda *_: next(parts))
+        assert Wire(Mock(recv=recv)).first() == {"a": 2} and recv.call_count == 2
         there.close()
-        assert wire.receive(wait=True) is None
+        assert wire.receive(wait=True) is wire.first() is None
 
 
 def test_a_tokenizer_is_the_same_in_the_other_process(tmp_path):
