@@ -9,7 +9,9 @@ PRICE = 0.5  # tokens that a step with drafts must bring a request beside the on
 # those who draft. Measured with SmolLM2-135M on an H200.
 SHARED_PRICE = 0.75
 MOST_SAVED = 4.0  # of what good drafts bring beyond that, for later bad ones
-FIRST_PAUSE = 16  # tokens made without drafts when the balance is used up; each later pause is twice as long
+# Tokens made without drafts when the balance is used up; each later pause is twice as long, until the balance
+# has been at its most.
+FIRST_PAUSE = 16
 
 
 @dataclass

@@ -53,8 +53,9 @@ class Guard:
     over, so that it never meets half a change. A second one does not wait: it goes to the handler at once.
     No other signal waits: what its handler raises can stop a call anywhere.
 
-    After an error inside, the state is proven. If it does not add up, if the error came inside of
-    `bookkeeping`, or if an interrupt that did not wait was raised, every later call raises BrokenEngineError.
+    After an error inside, but for RequestError, the state is proven. If it does not add up, if the error came
+    inside of `bookkeeping`, or if an interrupt that did not wait was raised, every later call raises
+    BrokenEngineError.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -41,7 +41,7 @@ class FinishReason(StrEnum):
 class Timing(NamedTuple):
     """The moments of a request's life, in seconds of time.perf_counter().
 
-    arrived: when it was handed to the engine. admitted: when its first prefill began; None if it never ran.
+    arrived: when it was handed to the engine. admitted: when its first prefill began; None if none did.
     tokens: when each token was ready.
     """
 

@@ -275,7 +275,7 @@ class OnlineScheduler:
         return num_preempted
 
     def evict_prefix(self) -> bool:
-        """Drop the least recently used prompt from the prefix cache; False if none is cached."""
+        """Drop the least recently used entry of the prefix cache; False if there is none that may go."""
         return self._prefix_cache is not None and self._prefix_cache.evict_one()
 
     def preempt_newest(self) -> None:

@@ -28,7 +28,7 @@ class BlockBooks:
     """Every block of a pool is free, or has a record and a number of holders.
 
     A block's global id is layer * max_blocks_per_layer + its index in the layer. Queries change nothing. A
-    command that finds no free block raises before it changes anything.
+    command that finds no free block changes nothing: `allocate_block` raises, `add_blocks` returns False.
     """
 
     watch_points: ClassVar[tuple[str, ...]] = ("allocate_block", "add_blocks", "block_infos")

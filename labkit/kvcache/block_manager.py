@@ -32,8 +32,8 @@ class KVBlockManager(BlockBooks):
     """The KV pool, with its books: tokens are appended to sequences, which are lists of block ids.
 
     `k_cache` and `v_cache` are [L, N, H, block_size, D], in 8 bits with scales behind them: see `eight_bit`.
-    A command that finds no free block raises before it changes any record; an append whose write fails is
-    undone by `truncate`.
+    A command that finds no free block raises, and one for a single token has changed nothing by then; what
+    one for several has appended until then, or an append whose write fails, is undone by `truncate`.
     """
 
     watch_points: ClassVar[tuple[str, ...]] = (

@@ -51,8 +51,9 @@ def load_model(
     "random:small" is a very small one, "random:small-llama" and "random:small-qwen3" are, too.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
     The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
-    Raises CheckpointError naming what is missing or does not fit, before any weight is read, and ProjectError
-    for a model of the project in a package that was installed without it.
+    Raises CheckpointError naming what is missing or does not fit, before any weight is read but those
+    that are stored twice, which are compared, and ProjectError for a model of the project in a package that
+    was installed without it.
     """
     name = check_source(source)
     check_dtype(dtype)
@@ -187,7 +188,8 @@ def download(hub_id: str) -> Path:
 def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageModel:
     """A model from a directory in Hugging Face's format. Raises CheckpointError naming what does not fit.
 
-    Every file is checked before a module is built, and a module is only built of sizes that are stored.
+    Files and sizes are checked before a module is built, so it is only built of sizes that are stored; then
+    every tensor's name and shape is checked, before it is filled.
     """
     try:
         check_links(directory)

@@ -54,7 +54,8 @@ class ParallelEngine(InferenceEngine):
     ) -> None:
         """model: whole, the same on every rank; it may stay on the CPU. All else as `InferenceEngine` has it.
 
-        Raises OptionError for another model or ranks, and RankError if any rank cannot make its part.
+        Raises OptionError for another model or ranks and for speculation, and RankError if any rank cannot
+        make its part, be it because of an option.
         """
         require_kind("model", model, LanguageModel, "a LanguageModel, as load_model returns it")
         require_kind("ranks", ranks, TorchRanks, "TorchRanks(), made once in each process")

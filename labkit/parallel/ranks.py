@@ -29,8 +29,9 @@ FAULT, WAITS, NEWS = "labkit/fault", "labkit/waits", "labkit/news"  # keys in th
 class TorchRanks(Ranks):
     """The ranks of a torch.distributed job: NCCL between GPUs, gloo between processes on CPUs.
 
-    No wait for another rank is longer than `timeout` seconds, and what a rank fails of is raised by all of
-    them, as RankError. After that nothing more can be computed together: end the processes.
+    No wait for another rank's part of a step is longer than `timeout` seconds, and what a rank fails of is
+    raised by all of them, as RankError. Only `hear` waits for a message however long it takes. After an error
+    nothing more can be computed together: end the processes.
     """
 
     def __init__(self, device: str | None = None, timeout: float = 60.0) -> None:

@@ -84,7 +84,8 @@ def make_app(
     """An ASGI application that serves an engine of this process over OpenAI's API.
 
     engine: belongs to the application while that runs. name: of the model, for clients; the model's own
-    without one. max_inflight_requests: unfinished answers at most; more are refused with 429.
+    without one. max_inflight_requests: unfinished answers at most; more are refused with 429, and
+    with 400 a request that asks for more by itself.
     With the environment variable LABKIT_API_KEY set, /v1 asks for that key.
     Raises what `StreamingServer` does.
     """

@@ -55,8 +55,8 @@ class TextLogprobs:
         self._begins = True  # whether the next token is the first
 
     def of(self, tokens: Sequence[TokenLogprobs]) -> BaseModel:
-        """The entries of the next tokens. Of two likely tokens with the same text the likelier is shown; the
-        one that was picked always is."""
+        """The entries of the next tokens. Of tokens with the same text the likelier is shown, be it not the
+        one that was picked; its text always is."""
         texts, offsets, tops = [], [], []
         for token_id, logprob, likeliest in tokens:
             texts.append(self._text_of(token_id))

@@ -22,7 +22,7 @@ SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the
     ("chat", False): TypeAdapter(chat.CompletionCreateParamsNonStreaming),
     ("chat", True): TypeAdapter(chat.CompletionCreateParamsStreaming),
 }
-# How a request is to be answered; each has a line in `read_params` or `read_asked`.
+# How a request is to be answered; each is read below, but for "model", which the door checks.
 READ = {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
 READ |= {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"}
 READ |= {"logprobs", "top_logprobs"}

@@ -7,7 +7,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-NUM_BUFFERS = 4  # a step sends once at most, behind a step that may still run: there is always one to write
+# A decode step sends once at most, behind a step that may still run: there is always one to write. (One that
+# verifies drafts sends each new text by itself, and may have to wait.)
+NUM_BUFFERS = 4
 
 
 class PinnedStaging:

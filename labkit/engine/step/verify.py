@@ -166,7 +166,8 @@ class GraphedVerifyStep:
                     self.graphs[bucket, draws] = capture(bucket, draws)
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
-        """Tokens [B, K + 2], by a replay: those of `VerifyStep`, valid until the next call."""
+        """Tokens [B, K + 2], by a replay, as `VerifyStep` makes them; K is that of the bucket. Valid until
+        the next call."""
         bucket = next(size for size in self.buckets if size >= batch_size)
         graph, made = self.graphs[bucket, draws]
         graph.replay()

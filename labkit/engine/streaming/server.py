@@ -33,11 +33,11 @@ class StreamingServer:
     tokenize_workers: threads that turn text into tokens. 0: the thread that submits does so.
 
     Requests reach the engine in the order in which they were submitted; with tokenize_workers, in the
-    order in which their tokens are ready. If a step of the engine fails, every unfinished stream raises
-    StreamError, and the server goes on with new requests.
+    order in which their tokens are ready. If a step of the engine fails, the stream of every request
+    that is in the engine raises StreamError, and the server goes on with those that come after.
 
-    Raises OptionError for a value out of range or an engine that has unfinished requests, and
-    EngineBusyError for one that another thread or server drives already.
+    Raises OptionError for a value out of range or an engine that has unfinished requests, EngineBusyError for
+    one that another thread or server drives already, and BrokenEngineError for one that is broken.
     """
 
     watch_points = ("decoder",)

@@ -140,9 +140,9 @@ class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
         return chunk
 
     def take_waiting(self) -> Chunk | None:
-        """What has come since the last chunk, without waiting for more: a slow consumer catches up by it.
+        """The next chunk if it has come, without waiting: a slow consumer catches up by asking until None.
 
-        None if nothing has, or if an error has, which the next iteration raises.
+        None if nothing has come, or if an error has, which the next iteration raises.
         """
         if not (self._queue.empty() or self._ended or self._error):
             with contextlib.suppress(Exception):

@@ -42,7 +42,7 @@ class Submission(Generic[Queue]):
 
     queue: Queue  # to the consumer
     loop: asyncio.AbstractEventLoop | None = None  # only its thread may touch the queue; None: any thread may
-    request_id: int | None = None  # once the engine has it
+    request_id: int | None = None  # once the engine has it; of an `EngineClient`, at once: its own number
     unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
     num_sent: int = 0
     submitted: float = field(default_factory=time.perf_counter)
