@@ -120,8 +120,8 @@ def staged_candidates(case: Case, room: int, element_size: int) -> list[Tile]:
     (_, N, K, can_split, *_), rows, today = case
     made = [
         with_stages(Tile(block_m, block_n, block_k, split_k, 4, 4), K, room, element_size)
-        for block_m in (16, 32, 64)
-        for block_n in (16, 32, 64, 128)
+        for block_m in (16, 32, 64, 128)
+        for block_n in (16, 32, 64, 128, 256)
         for block_k in (64, 128, 256)
         for split_k in ((1, 2, 4, 6, 8) if can_split else (1,))
         if block_m <= max(16, rows) and block_n <= up(N) and (block_k <= up(K) or block_k == 64)

@@ -323,12 +323,12 @@ class InferenceEngine:
             if self.scheduler.config.decode_first:
                 self._decode()
                 self._launch_prompts()
-                if self.prefill.due is not None:
+                if self.prefill.due:
                     self._join()
             else:
                 if not self._launch_prompts():
                     self._decode()
-                if self.prefill.due is not None and self._join():
+                if self.prefill.due and self._join():
                     self._launch_first()
         except BaseException:
             self.scheduler.put_back(self.prefill.lost())
@@ -359,7 +359,9 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if not self.readback.is_ahead:
+        if self.readback.is_ahead:  # who is to make way is not known yet, but cached prefixes can
+            self.scheduler.evict_to_decode()
+        else:
             self._counters.preemptions += self.scheduler.make_room_to_decode()
         running = self.scheduler.running
         if not running:
@@ -387,5 +389,6 @@ class InferenceEngine:
     def _launch_first(self) -> None:
         """A newcomer's first decode step is in flight while its first token is handed out (rung 10)."""
         started = time.perf_counter()
+        self.scheduler.evict_to_decode()
         self.readback.launch_first(self.scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started

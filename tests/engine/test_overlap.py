@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, TEXTS, gpu_engine
 
 from labkit import FinishReason, InferenceEngine, SamplingParams
-from labkit.engine import Completion
+from labkit.engine import Completion, StepOutput
 from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.step.resident import StepInFlight
-from labkit.ladder import FUSED_AND_SPLIT, OVERLAP, PAGED_ENGINE
+from labkit.ladder import BLOCK_PREFIX_CACHE, FUSED_AND_SPLIT, OVERLAP, PAGED_ENGINE
 
 
 class Watch:
@@ -202,6 +202,22 @@ def test_a_following_step_without_blocks_waits_for_the_one_in_flight(options):
     expected = [tokens_alone(prompt, GREEDY) for prompt in ((1, 2, 3, 4), (7, 8, 9, 10))]
     assert [handed_out[i] for i in ids] == expected
     assert_no_block_is_lost(engine)
+
+
+def test_cached_prompts_make_way_for_a_step_behind_the_one_in_flight():
+    """A pool that is full of what others have left, as a server's is: no step waits for blocks."""
+    engine = make_engine(options=BLOCK_PREFIX_CACHE, max_blocks_per_layer=12)
+    engine.generate([tuple(range(at, at + 8)) for at in (50, 60, 70, 80, 90)], SamplingParams(1))
+    assert engine.stats().free_blocks == 12 - 10
+    ids = add_all(engine, [(1, 2, 3, 4), (7, 8, 9, 10)], [GREEDY, GREEDY])
+    outputs: list[StepOutput] = []
+    while not outputs or engine.scheduler.running:
+        outputs += engine.step()
+        assert engine.readback.is_ahead or not engine.scheduler.running
+    assert engine.stats().prefix_evictions > 0
+    handed_out = tokens_by_request(outputs)
+    expected = [tokens_alone(prompt, GREEDY) for prompt in ((1, 2, 3, 4), (7, 8, 9, 10))]
+    assert [handed_out[i] for i in ids] == expected
 
 
 # --- any schedule ----------------------------------------------------------------------------------

@@ -166,20 +166,24 @@ class ResidentChunkStep:
         """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
         first tokens of those that it finishes."""
         num_tokens, requests = len(chunk.token_ids), list(joining)
-        numbers = self.layout.pack(chunk, joining, self._num_rows(num_tokens) if num_tokens else 0)
-        sent = self.staging.send(numbers)
-        logits = self._logits(sent, joining, num_tokens)
+        num_rows = self._num_rows(num_tokens) if num_tokens else 0
+        numbers = self.layout.pack(chunk, joining, num_rows)
+        sent = self.staging.send(numbers[: self.layout.size_up_to(num_rows, len(joining))], len(numbers))
+        logits, likeliest = self._logits(sent, joining, num_tokens)
         tokens: TokenCopy | ScoredCopy | None = None
         if finished:
             asked = {p: n for p, n in logprobs_asked(r.params for r in requests).items() if p in finished}
             draws = Draws.of(requests[p].params for p in finished)
             slots = self.layout.split(sent)
-            token_ids = self.sampler.sample(logits, slots, draws)
+            token_ids = self.sampler.sample(logits, slots, draws, likeliest)
             tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, asked)
         return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
 
-    def _logits(self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int) -> Tensor:
-        """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
+    def _logits(
+        self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed; and the
+        likeliest tokens [P], where a graph has found them already."""
         whole = {
             p: each.prefix.last_logits
             for p, each in enumerate(joining.values())
@@ -187,8 +191,12 @@ class ResidentChunkStep:
         }
         known = {p: row for p, row in whole.items() if row is not None}
         if not num_tokens:
-            return torch.stack([known[p] for p in range(len(joining))])
-        logits = self.device_step(sent)[: len(joining)]
-        for p, row in known.items():
-            logits[p] = row
-        return logits
+            return torch.stack([known[p] for p in range(len(joining))]), None
+        # A copy: they may be kept with a prompt, and the next replay of a graph writes over its own.
+        logits = self.device_step(sent)[: len(joining)].clone()
+        if known:
+            logits[list(known)] = torch.stack(list(known.values()))
+            return logits, None
+        likeliest_left = getattr(self.device_step, "likeliest_left", None)
+        likeliest = likeliest_left() if likeliest_left else None
+        return logits, None if likeliest is None else likeliest[: len(joining)]

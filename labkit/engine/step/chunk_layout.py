@@ -18,16 +18,16 @@ class ChunkNumbers(NamedTuple):
     """The numbers of a chunk: parts of one int64 array or tensor, fractions by their bits.
 
     starts: [P + 1]. context_lens, last_rows: [P]. packed_states: what each prompt's first token is drawn
-    with, in columns as long as P or one longer. block_tables: [P * M]. token_ids, positions: [T].
+    with, in columns as long as P or one longer. token_ids, positions: [T]. block_tables: [P * M].
     """
 
     starts: Any
     context_lens: Any
     last_rows: Any
     packed_states: Any
-    block_tables: Any
     token_ids: Any
     positions: Any
+    block_tables: Any
 
     @property
     def states(self) -> Any:
@@ -43,29 +43,35 @@ class ChunkNumbers(NamedTuple):
 class ChunkLayout:
     """Where in a chunk's numbers which ones are: for at most `max_prompts` prompts of `max_blocks` blocks.
 
-    Each part begins at a multiple of 16 bytes: a kernel is compiled anew for a pointer that does not.
+    Each part begins at a multiple of 16 bytes: a kernel is compiled anew for a pointer that does not. The
+    tables are the largest part, and come last, so that those of prompts that are not there need not be sent.
     """
 
     def __init__(self, max_prompts: int, max_blocks: int) -> None:
         self.max_prompts = max_prompts
         self.max_blocks = max_blocks
         states = len(OFF) * (max_prompts + max_prompts % 2)
-        self._sizes = (max_prompts + 1, max_prompts, max_prompts, states, max_prompts * max_blocks)
+        self._sizes = (max_prompts + 1, max_prompts, max_prompts, states)  # of the parts before the rows'
         self._start_of_rows = sum(size + size % 2 for size in self._sizes)
 
     def size(self, num_rows: int) -> int:
-        """Numbers of a chunk of so many rows."""
-        return self._start_of_rows + num_rows + num_rows % 2 + num_rows
+        """Numbers of a chunk of so many rows: one more at the end tells an odd number from the next."""
+        return self.size_up_to(num_rows, self.max_prompts) + num_rows % 2
+
+    def size_up_to(self, num_rows: int, num_prompts: int) -> int:
+        """Numbers of a chunk of so many rows, up to the tables of so many prompts."""
+        return self._start_of_rows + 2 * (num_rows + num_rows % 2) + num_prompts * self.max_blocks
 
     def num_rows(self, numbers: Any) -> int:
         """Rows of a chunk of these numbers."""
-        return (len(numbers) - self._start_of_rows) // 2
+        rest = len(numbers) - self.size(0)
+        return rest // 2 - rest % 2
 
     def split(self, numbers: Any) -> ChunkNumbers:
         """The parts of a one-dimensional array or tensor of `size`, without a copy."""
         num_rows = self.num_rows(numbers)
         parts, start = [], 0
-        for size in (*self._sizes, num_rows, num_rows):
+        for size in (*self._sizes, num_rows, num_rows, self.max_prompts * self.max_blocks):
             parts.append(numbers[start : start + size])
             start += size + size % 2
         return ChunkNumbers(*parts)

@@ -19,13 +19,17 @@ class PromptSlots(NamedTuple):
 
 
 class FirstTokens(NamedTuple):
-    """What the sampler asks of a decode step: here no slot is advanced, for none of the requests has one."""
+    """What the sampler asks of a decode step: here no slot is advanced, for none of the requests has one.
+
+    likeliest: the likeliest token ids [P], where they are known.
+    """
 
     slots: PromptSlots
+    likeliest: Tensor | None = None
 
     def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
         """The likeliest token ids [P] of logits [P, V], -1 where they are not finite."""
-        return sample_greedy(logits)
+        return sample_greedy(logits) if self.likeliest is None else self.likeliest
 
     def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
         """The token ids."""
@@ -49,13 +53,17 @@ class FirstTokenSampler:
         for draws in self._sampler.families:
             self.sample(logits, numbers, draws)
 
-    def sample(self, logits: Tensor, numbers: ChunkNumbers, draws: Draws) -> Tensor:
+    def sample(
+        self, logits: Tensor, numbers: ChunkNumbers, draws: Draws, likeliest: Tensor | None = None
+    ) -> Tensor:
         """A token id for each row of logits [P, V], -1 where they are not finite: int64 [P].
 
-        numbers: of the chunk, on the device. draws: what the finished prompts ask for together.
+        numbers: of the chunk, on the device. draws: what the finished prompts ask for together. likeliest:
+        the likeliest token ids [P], where they are known; they may be written over.
         """
+        places = self._places[: len(logits)]
+        step = FirstTokens(PromptSlots(numbers.sampling_state, self._last_token_ids), likeliest)
         if draws is Draws.NONE:
-            return sample_greedy(logits)
-        slots = PromptSlots(numbers.sampling_state, self._last_token_ids)
+            return step.take_likeliest(logits, places)
         known = draws if draws in self._sampler.families else Draws.FILTERED
-        return self._sampler(FirstTokens(slots), logits, self._places[: len(logits)], known)
+        return self._sampler(step, logits, places, known)

@@ -5,12 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.engine.sampling import Draws
+from labkit.engine.sampling import Draws, sample_greedy
 from labkit.engine.step.chunk import ChunkStep
-from labkit.engine.step.graphed import CapturedStep, batch_buckets, cuda_captures
+from labkit.engine.step.graphed import batch_buckets, cuda_captures
 
 FEWEST_ROWS = 16  # of a graph: fewer take as long
 MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time
+
+# A graph, and what a replay leaves: the logits [P, V], and the likeliest tokens [P].
+CapturedChunk = tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]
 
 
 def row_buckets(max_tokens: int) -> list[int]:
@@ -33,16 +36,19 @@ class GraphedChunkStep:
         self.layout, self.attention = chunk_step.layout, chunk_step.attention
         self.buckets = row_buckets(max_tokens)
         self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
-        self.graphs: dict[int, CapturedStep] = {}
+        self.graphs: dict[int, CapturedChunk] = {}
+        self._likeliest: Tensor | None = None  # that the last call has left
 
-        def forward(num_rows: int, *_: object) -> Tensor:
+        def forward(num_rows: int, *_: object) -> tuple[Tensor, Tensor]:
             # All numbers are 0 by now: every row is a pad, for which nothing is stored.
-            return chunk_step(self.numbers[: self.layout.size(num_rows)])
+            logits = chunk_step(self.numbers[: self.layout.size(num_rows)])
+            return logits, sample_greedy(logits)
 
         run: Any = forward  # it is captured as a `DeviceStep` is
         with cuda_captures(run) as capture:
             for bucket in self.buckets[::-1]:
-                self.graphs[bucket] = capture(bucket, Draws.NONE)
+                captured: Any = capture(bucket, Draws.NONE)
+                self.graphs[bucket] = captured
         # What a longer chunk launches is compiled now, and not in serving. (Several ranks would have to sum.)
         if max_tokens > self.buckets[-1] and chunk_step.network.ranks.size == 1:
             numbers = torch.zeros(self.layout.size(self.buckets[-1] + 1), dtype=torch.int64, device=device)
@@ -54,11 +60,17 @@ class GraphedChunkStep:
         return next((size for size in self.buckets if size >= num_tokens), num_tokens)
 
     def __call__(self, numbers: Tensor) -> Tensor:
-        """Logits [P, V] after each prompt's last row: those of `ChunkStep`."""
+        """Logits [P, V] after each prompt's last row: those of `ChunkStep`, valid until the next call."""
         captured = self.graphs.get(self.layout.num_rows(numbers))
         if captured is None:
+            self._likeliest = None
             return self.chunk_step(numbers)
-        graph, logits = captured
+        graph, (logits, self._likeliest) = captured
         self.numbers[: len(numbers)].copy_(numbers)
         graph.replay()
-        return logits.clone()  # the next replay writes over them, and they may be kept with a prompt
+        return logits
+
+    def likeliest_left(self) -> Tensor | None:
+        """The likeliest tokens [P] of the last call's logits, -1 where they are not finite, if a graph has
+        found them; valid until the next call."""
+        return self._likeliest

@@ -30,15 +30,16 @@ class PinnedStaging:
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
         self._turn = 0
 
-    def send(self, numbers: Tensor) -> Tensor:
-        """int64 [n] on the host -> a new tensor [n] on the device."""
+    def send(self, numbers: Tensor, size: int = 0) -> Tensor:
+        """int64 [n] on the host -> a new tensor [n] on the device, or [size] where that is more: what follows
+        the numbers is not set."""
         turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
         buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
-        sent = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
-        self.copy(buffer, sent)
+        sent = torch.empty(max(size, len(numbers)), dtype=torch.int64, device=self._device)
+        self.copy(buffer, sent[: len(numbers)])
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()

@@ -86,13 +86,27 @@ def test_a_chunk_that_finishes_nobody_copies_no_token(monkeypatch):
     assert flight.read() == [] and flight.num_tokens == 3
 
 
-def test_a_chunk_is_sent_in_one_go(monkeypatch):
+def test_a_chunk_is_sent_in_one_go_without_the_tables_of_prompts_that_are_not_there(monkeypatch):
     manager, step = resident(ChunkStep)
     sent, send = [], step.staging.send
-    monkeypatch.setattr(step.staging, "send", lambda numbers: sent.append(len(numbers)) or send(numbers))
+    monkeypatch.setattr(
+        step.staging, "send", lambda numbers, size: sent.append((len(numbers), size)) or send(numbers, size)
+    )
     with torch.inference_mode():
         step.launch(PackedChunk(PROMPTS, [0, 0, 0], 16), joining_in(manager), [0, 1, 2])
-    assert sent == [step.layout.size(13)]
+    assert sent == [(step.layout.size_up_to(13, 3), step.layout.size(13))]
+
+
+def test_the_logits_of_a_chunk_are_not_written_over_by_the_next_one():
+    """A graph's lie in one place."""
+    manager, step = resident(ChunkStep)
+    joining, device_step, place = joining_in(manager), step.device_step, torch.empty(4, 256)
+    step.device_step = lambda numbers: place.copy_(device_step(numbers))
+    with torch.inference_mode():
+        first = step.launch(PackedChunk(PROMPTS, [0, 0, 0], 8), joining, [0, 1])
+        before = first.last_logits.clone()
+        step.launch(PackedChunk(PROMPTS, [6, 2, 0], 8), joining, [2])
+    assert first.last_logits.equal(before) and before[0].any()
 
 
 def test_a_first_token_of_logits_that_are_no_numbers_is_none():

@@ -58,10 +58,13 @@ def test_parts_are_apart_and_begin_at_multiples_of_16_bytes(max_prompts, num_row
         max_prompts,
         max_prompts,
         6 * (max_prompts + max_prompts % 2),
+        num_rows,
+        num_rows,
         3 * max_prompts,
-        num_rows,
-        num_rows,
     ]
+    for num_prompts in range(max_prompts):  # the tables of others lie behind those of so many
+        tables = parts.block_tables.storage_offset() + 3 * num_prompts
+        assert layout.size_up_to(num_rows, num_prompts) == tables
     for part in parts:
         assert part.storage_offset() % 2 == 0 or not len(part)
         part += 1

@@ -38,7 +38,7 @@ class FakeChunkStep:
 
     def __call__(self, numbers):
         self.runs.append((len(numbers), self.cuda.is_capturing, bool(numbers.any())))
-        return numbers[-4:]  # as a graph's output: a place that each replay writes
+        return numbers[None, -4:]  # as a graph's output: a place that each replay writes
 
 
 @pytest.fixture
@@ -76,12 +76,11 @@ def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_ow
     assert [step.num_rows(n) for n in (1, 16, 17, 32, 33, 50)] == [16, 16, 24, 32, 48, 50]
     numbers = torch.arange(fake.layout.size(24))
     logits = step(numbers)
-    graph, output = step.graphs[24]
+    graph, (output, likeliest) = step.graphs[24]
     assert graph.replays == 1 and not fake.runs
     assert step.numbers[: len(numbers)].tolist() == numbers.tolist()
-    assert logits.tolist() == numbers[-4:].tolist() == output.tolist()
-    step(-numbers)
-    assert logits.tolist() == numbers[-4:].tolist()  # not written over by the next chunk
+    assert logits is output and logits.tolist() == [numbers[-4:].tolist()]
+    assert step.likeliest_left() is likeliest
 
 
 def test_a_chunk_larger_than_all_graphs_is_launched_kernel_by_kernel(fake):
@@ -91,6 +90,7 @@ def test_a_chunk_larger_than_all_graphs_is_launched_kernel_by_kernel(fake):
     numbers = torch.ones(fake.layout.size(2049), dtype=torch.int64)
     step(numbers)
     assert fake.runs == [(len(numbers), False, True)]
+    assert step.likeliest_left() is None
 
 
 @pytest.mark.cuda
