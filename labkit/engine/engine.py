@@ -323,12 +323,12 @@ class InferenceEngine:
             if self.scheduler.config.decode_first:
                 self._decode()
                 self._launch_prompts()
-                if self.prefill.due:
+                if self.prefill.due is not None:
                     self._join()
             else:
                 if not self._launch_prompts():
                     self._decode()
-                if self.prefill.due and self._join():
+                if self.prefill.due is not None and self._join():
                     self._launch_first()
         except BaseException:
             self.scheduler.put_back(self.prefill.lost())

@@ -12,8 +12,6 @@ from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
-FIRST_TOKENS = 8192  # of many, for a GPU that has nothing to do: the host prepares the others meanwhile
-
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
 
 
@@ -40,12 +38,12 @@ class PackedPrefill:
         self.make_chunk = make_chunk
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
-        self.in_flight: list[ChunkInFlight] = []  # of the last step
-        self.due: list[ChunkInFlight] = []  # of the step before, and to be read next
+        self.in_flight: ChunkInFlight | None = None  # launched last
+        self.due: ChunkInFlight | None = None  # launched before that one, and to be read next
 
     @property
     def max_tokens(self) -> int:
-        """Prompt tokens of the next step at most.
+        """Tokens of the next chunk at most.
 
         Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
         there are requests that could run beside each of them.
@@ -65,31 +63,16 @@ class PackedPrefill:
 
         If that fails, all are as before, but for cached prompts that made room.
         """
-        if not self.due:  # else a step has failed before it was read
-            launched = self._launch_chunks() if self._scheduler.waiting or self._scheduler.joining else []
+        if self.due is None:  # else a step has failed before it was read
+            launched = self._launch_next() if self._scheduler.waiting or self._scheduler.joining else None
             self.due, self.in_flight = self.in_flight, launched
         return False
 
-    def _launch_chunks(self) -> list[ChunkInFlight]:
-        """The next chunk, in two pieces where the device waits for the first and the second may be long."""
-        most, config = self.max_tokens, self._scheduler.config
-        is_limited = config.prefill_max_batch_size < config.max_batch_size  # in requests, for both together
-        if self._scheduler.running or self.in_flight or most <= FIRST_TOKENS or is_limited:
-            return self._launch_next(most)
-        first = self._launch_next(FIRST_TOKENS)
-        num_tokens = sum(chunk.num_tokens for chunk in first)
-        try:
-            return first + self._launch_next(most - num_tokens)
-        except BaseException:
-            self.in_flight = first
-            raise
-
-    def _launch_next(self, most: int) -> list[ChunkInFlight]:
-        """Admit what fits into a chunk of so many tokens at most, and launch it; none if nobody waits."""
+    def _launch_next(self) -> ChunkInFlight | None:
         started = time.perf_counter()
-        admitted = self._admit(most)
+        admitted = self._admit()
         try:
-            launched = self._launch(self._next_prompts(), most)
+            launched = self._launch(self._next_prompts())
         except BaseException:
             self._scheduler.put_back(admitted)
             raise
@@ -97,9 +80,9 @@ class PackedPrefill:
             request.admitted = request.admitted or started
         return launched
 
-    def _admit(self, most: int) -> list[Request]:
-        """The requests that begin to join, as many as a chunk of so many tokens has room for."""
-        room = most - sum(joining.num_left for joining in self._scheduler.joining.values())
+    def _admit(self) -> list[Request]:
+        """The requests that begin to join, as many as the next chunk has room for."""
+        room = self.max_tokens - sum(joining.num_left for joining in self._scheduler.joining.values())
         if room < 1 or not self._scheduler.may_admit():
             return []
         return [request for request, _, _ in self._scheduler.admit(room)]
@@ -110,44 +93,42 @@ class PackedPrefill:
         unfinished = {request: each for request, each in joining if not each.is_finished}
         return dict(list(unfinished.items())[: self.chunk_step.max_prompts])
 
-    def _launch(self, joining: dict[Request, Joining], most: int) -> list[ChunkInFlight]:
+    def _launch(self, joining: dict[Request, Joining]) -> ChunkInFlight | None:
         if not joining:
-            return []
+            return None
         prompts = [each.token_ids for each in joining.values()]
         num_launched = [each.num_launched for each in joining.values()]
         with named_range("labkit.prefill.pack"):
             chunk: Chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
             counts = [0] * len(prompts)
             if any(each.num_left for each in joining.values()):
-                chunk = self.make_chunk(prompts, num_launched, most)
+                chunk = self.make_chunk(prompts, num_launched, self.max_tokens)
                 if self.make_chunk is PackedChunk:  # whose prompts nobody needs to read again
                     counts = [end - start for start, end in pairwise(chunk.starts)]
                 else:
-                    counts = counts_of(chunk, prompts, num_launched, most)
+                    counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
         finished = finished_by(joining.values(), counts)
         launched = self.chunk_step.launch(chunk, joining, finished)
         for each, count in zip(joining.values(), counts, strict=True):
             each.num_launched += count
         for p in finished:
             launched.joining[p].is_finished = True
-        return [launched]
+        return launched
 
     # --- first tokens ------------------------------------------------------------------------------
 
     def read(self) -> FirstTokens:
-        """The first tokens of what was launched a step before, which is due.
+        """The first tokens of the chunk launched a step before, which is due.
 
         If reading fails, all who join wait again, for what they have was computed behind it. Prompts are kept
         for others here, and not when they are launched: a finite token says that all before it is.
         """
-        due, self.due = self.due, []
-        read = FirstTokens([], [], 0, 0)
+        chunk, self.due = self.due, None
+        assert chunk is not None
         try:
-            for chunk in due:
-                read = read.with_more(self._read(chunk))
-            return read
+            return self._read(chunk)
         except BaseException:
-            self.in_flight = []
+            self.in_flight = None
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 
@@ -158,7 +139,8 @@ class PackedPrefill:
     def lost(self) -> list[Request]:
         """The requests that join and whose first token is in no chunk, because of an error after its launch
         or its read."""
-        coming = {each for chunk in (*self.due, *self.in_flight) for each in chunk.joining}
+        chunks = [chunk for chunk in (self.due, self.in_flight) if chunk is not None]
+        coming = {each for chunk in chunks for each in chunk.joining}
         joining = self._scheduler.joining.items()
         return [request for request, each in joining if each.is_finished and each not in coming]
 

@@ -27,15 +27,6 @@ class FirstTokens(NamedTuple):
     num_computed: int
     num_reused: int
 
-    def with_more(self, others: "FirstTokens") -> "FirstTokens":
-        """These and others behind them."""
-        return FirstTokens(
-            [*self.requests, *others.requests],
-            [*self.token_ids, *others.token_ids],
-            self.num_computed + others.num_computed,
-            self.num_reused + others.num_reused,
-        )
-
 
 class PaddedPrefill:
     """Prompts are computed as a batch, padded to the longest, and the running requests wait for it."""

@@ -203,38 +203,6 @@ def test_when_blocks_run_out_who_joins_makes_way_for_who_decodes():
     assert_no_block_is_lost(engine)
 
 
-def test_many_prompts_at_once_go_in_two_chunks_of_one_step(monkeypatch):
-    """The first is small: the GPU has it while the host prepares the second."""
-    monkeypatch.setattr(packed_prefill, "FIRST_TOKENS", 10)
-    engine = in_chunks_of(30, prefix_cache=False, max_batch_size=8, prefill_max_batch_size=8)
-    counts = record_chunks(engine)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    assert not engine.step()
-    assert counts == [[3, 7], [12, 2, 4, 1, 1]]  # 30 in all, behind which 11 are left
-    outputs = engine.step()
-    assert counts[2:] == [[11]] and outputs.request_ids == ids[:-1]
-    handed_out = tokens_by_request(list(outputs) + run(engine))
-    assert [handed_out[i] for i in ids] == EXPECTED
-    assert engine.stats().counters.prefill_tokens == sum(map(sum, counts)) == sum(map(len, PROMPTS))
-
-
-@pytest.mark.parametrize("at_call", [0, 1])
-def test_two_chunks_of_which_one_cannot_be_launched_lose_nothing(monkeypatch, at_call):
-    monkeypatch.setattr(packed_prefill, "FIRST_TOKENS", 10)
-    engine = in_chunks_of(30, prefix_cache=False, max_batch_size=8, prefill_max_batch_size=8)
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-    monkeypatch.setattr(
-        engine.prefill.chunk_step, "launch", failing(engine.prefill.chunk_step.launch, at_call)
-    )
-    with pytest.raises(Boom):
-        engine.step()
-    engine.check_integrity()
-    assert joining_ids(engine) == ids[: 2 * at_call]  # those of the chunk before, which is in flight
-    handed_out = tokens_by_request(run(engine))
-    assert [handed_out[i] for i in ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
 # --- failures --------------------------------------------------------------------------------------
 
 PLACES = {
