@@ -14,6 +14,7 @@ from labkit.engine.delivery import Delivery, StepOutputs
 from labkit.engine.device import cache_dtype, check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
 from labkit.engine.integrity import check_lengths, check_queues
+from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.parts import Part, Parts
 from labkit.engine.prefixes import build_prefix_cache
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
@@ -118,6 +119,8 @@ class InferenceEngine:
         self._tiles = tiles_of(self.decode_step)
         self.readback = build_readback(parts, self.model.network, self.kv_manager, self.decode_step)
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
+        if isinstance(self.readback, ReadOneBehind):
+            self.readback.make_way = self.scheduler.evict_until_free
         self.prefill = build_prefill(
             parts, self.model.network, self.scheduler, self.kv_manager, self.prefix_cache, self.decode_step
         )
@@ -359,9 +362,7 @@ class InferenceEngine:
     def _decode(self) -> None:
         """One more token for every running request."""
         started = time.perf_counter()
-        if self.readback.is_ahead:  # who is to make way is not known yet, but cached prefixes can
-            self.scheduler.evict_to_decode()
-        else:
+        if not self.readback.is_ahead:
             self._counters.preemptions += self.scheduler.make_room_to_decode()
         running = self.scheduler.running
         if not running:
@@ -389,6 +390,5 @@ class InferenceEngine:
     def _launch_first(self) -> None:
         """A newcomer's first decode step is in flight while its first token is handed out (rung 10)."""
         started = time.perf_counter()
-        self.scheduler.evict_to_decode()
         self.readback.launch_first(self.scheduler.running)
         self._counters.decode_seconds += time.perf_counter() - started

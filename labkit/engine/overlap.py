@@ -38,13 +38,15 @@ class ReadOneBehind:
     The host learns one step late what step N did:
     - A text that ends has one more token in flight, which is discarded. A limit is known in advance.
     - A request that joins is in no step before N + 1. One that was preempted or cancelled gets no token of N.
-    - If step N + 1 needs blocks that are not free, it waits until N was read and the engine has made room.
+    - If step N + 1 needs blocks that are not free, cached prompts make way. If that is not enough, it waits
+      until N was read and the engine has made room.
     """
 
     watch_points = ("next_tokens",)
 
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
+        self.make_way: Callable[[int], None] = no_way  # for so many blocks; an engine sets it
         self.in_flight: StepInFlight | None = None  # launched, and not read
         self._batch: Batch | None = None  # of the last launch
 
@@ -98,7 +100,7 @@ class ReadOneBehind:
         """Launch a step for these, who are a batch from here on."""
         step = self.decode_step.launch(running)
         try:
-            self._batch = Batch(self.decode_step, step, min(num_left) - 1)
+            self._batch = Batch(self.decode_step, step, min(num_left) - 1, self.make_way)
         except BaseException:
             step.cancel(running)
             raise
@@ -110,9 +112,12 @@ class ReadOneBehind:
         return self._has_room(sessions) and all(knows(s) for s in sessions if s in in_flight)
 
     def _has_room(self, sessions: Collection[InferenceSession]) -> bool:
-        free = self.decode_step.kv_manager.num_free_blocks
-        # A token takes one block at most.
-        return len(sessions) <= free or sum(s.next_token_takes_block for s in sessions) <= free
+        manager = self.decode_step.kv_manager
+        if len(sessions) <= manager.num_free_blocks:  # a token takes one block at most
+            return True
+        num_blocks = sum(session.next_token_takes_block for session in sessions)
+        self.make_way(num_blocks)
+        return num_blocks <= manager.num_free_blocks
 
     # --- requests that leave, reads that fail ------------------------------------------------------
 
@@ -132,6 +137,10 @@ class ReadOneBehind:
         step.cancel(running)
         if following is not None:
             following.cancel(running)
+
+
+def no_way(num_blocks: int) -> None:
+    """Nothing makes way."""
 
 
 def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:
@@ -169,9 +178,16 @@ class Batch:
     them beside that are loops without a decision.
     """
 
-    def __init__(self, decode_step: ResidentDecodeStep, step: StepInFlight, num_left: int) -> None:
+    def __init__(
+        self,
+        decode_step: ResidentDecodeStep,
+        step: StepInFlight,
+        num_left: int,
+        make_way: Callable[[int], None],
+    ) -> None:
         """step: the launch that the batch begins with. num_left: so many more can be launched before one of
-        its requests reaches its limit."""
+        its requests reaches its limit. make_way: has so many blocks freed, if that can be."""
+        self._make_way = make_way
         self.requests, self.sessions = step.requests, step.sessions
         self.request_ids = [request.request_id for request in self.requests]
         self._decode_step, self._kv_manager = decode_step, decode_step.kv_manager
@@ -233,8 +249,11 @@ class Batch:
         are not so many."""
         manager, slots = self._kv_manager, self._decode_step.slots
         sessions = [self.sessions[row] for row in rows]
-        if not manager.add_blocks([session.block_ids_per_layer for session in sessions]):
-            return False
+        sequences = [session.block_ids_per_layer for session in sessions]
+        if not manager.add_blocks(sequences):
+            self._make_way(len(rows))
+            if not manager.add_blocks(sequences):
+                return False
         for row, session in zip(rows, sessions, strict=True):
             for infos, block_ids in zip(self._last_infos, session.block_ids_per_layer, strict=True):
                 infos[row] = manager.block_infos[block_ids[-1]]

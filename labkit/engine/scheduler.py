@@ -268,16 +268,15 @@ class OnlineScheduler:
         Returns how many were preempted.
         """
         num_preempted = 0
-        self.evict_to_decode()
-        while not self._can_grow():
-            self.preempt_newest()
-            num_preempted += 1
-            self.evict_to_decode()
+        while self._growth_of_running() > self._kv_manager.num_free_blocks:
+            if not self.evict_prefix():
+                self.preempt_newest()
+                num_preempted += 1
         return num_preempted
 
-    def evict_to_decode(self) -> None:
-        """Evict prefixes until every running request can grow by a token, or none is left that may go."""
-        while not self._can_grow() and self.evict_prefix():
+    def evict_until_free(self, num_blocks: int) -> None:
+        """Evict prefixes until so many blocks are free, or no prefix is left that may go."""
+        while self._kv_manager.num_free_blocks < num_blocks and self.evict_prefix():
             pass
 
     def evict_prefix(self) -> bool:
@@ -290,8 +289,6 @@ class OnlineScheduler:
         keep_text_of(self._prefix_cache, request, self.running.get(request))
         self.put_back([request])
 
-    def _can_grow(self) -> bool:
-        """Whether there are blocks for one more token of every running request, which takes one at most."""
-        free = self._kv_manager.num_free_blocks
-        sessions = self.running.values()
-        return len(sessions) <= free or sum(session.next_token_takes_block for session in sessions) <= free
+    def _growth_of_running(self) -> int:
+        """Blocks, in each layer, that the next decode step takes."""
+        return sum(session.next_token_takes_block for session in self.running.values())

@@ -39,7 +39,7 @@ class PinnedStaging:
         buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
         sent = torch.empty(max(size, len(numbers)), dtype=torch.int64, device=self._device)
-        self.copy(buffer, sent[: len(numbers)])
+        self.copy(buffer, sent[: len(numbers)] if size > len(numbers) else sent)
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
