@@ -48,7 +48,7 @@ def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch
     path = tmp_path / "out.json"
     bench(
         monkeypatch,
-        "drafts --model data/tiny-gpt2 --device cpu --rounds 1 --max-new-tokens 41 "
+        "drafts --model random:small --device cpu --rounds 1 --max-new-tokens 41 "
         f"--acceptance 0,0.8,1 --json {path}",
     )
     assert "tokens a step" in capsys.readouterr().out

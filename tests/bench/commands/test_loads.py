@@ -20,7 +20,7 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monke
     with network_calls() as calls:
         bench(
             monkeypatch,
-            "loads --model data/tiny-gpt2 --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
+            "loads --model random:small --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
             f"--max-batch-size 3 --rounds 1 --rate 200 --json {out}",
         )
     assert calls == []
