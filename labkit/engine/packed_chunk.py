@@ -1,6 +1,7 @@
 """Which tokens of which prompts the next chunk computes: behind each other, without pads."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -42,14 +43,19 @@ class PackedChunk:
         """prompts: token ids of P prompts, the oldest first. num_computed: [P], how many of them earlier
         chunks have had, or the prefix cache. max_tokens: of all prompts together."""
         self.token_ids: list[int] = []
-        self.positions: list[int] = []
         self.starts = [0]
         self.context_lens = list(num_computed)
         for token_ids, start in zip(prompts, num_computed, strict=True):
             end = min(len(token_ids), start + max_tokens - len(self.token_ids))
             self.token_ids += token_ids[start:end]
-            self.positions += range(start, end)
             self.starts.append(len(self.token_ids))
+
+    @cached_property
+    def positions(self) -> list[int]:
+        """The place of each row's token in its prompt, made when it is asked for."""
+        counts = [end - start for start, end in pairwise(self.starts)]
+        each = zip(self.context_lens, counts, strict=True)
+        return [position for start, count in each for position in range(start, start + count)]
 
 
 def counts_of(

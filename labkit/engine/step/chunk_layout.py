@@ -90,10 +90,12 @@ class ChunkLayout:
         numbers = np.zeros(self.size(num_rows), dtype=np.int64)
         parts, num_prompts, num_tokens = self.split(numbers), len(joining), len(chunk.token_ids)
         parts.token_ids[:num_tokens] = chunk.token_ids
-        parts.positions[:num_tokens] = chunk.positions
         parts.starts[: num_prompts + 1] = chunk.starts
         parts.starts[num_prompts + 1 :] = num_tokens
         parts.context_lens[:num_prompts] = chunk.context_lens
+        # `chunk.positions`, which has as many Python numbers as tokens:
+        offsets, counts = parts.context_lens - parts.starts[:-1], np.diff(parts.starts)
+        parts.positions[:num_tokens] = np.arange(num_tokens) + np.repeat(offsets, counts)
         np.maximum(parts.starts[1:] - 1, 0, out=parts.last_rows)
         parts.states[:, :num_prompts] = pack_states([request.sampling_state for request in joining])
         tables = parts.block_tables.reshape(self.max_prompts, self.max_blocks)
