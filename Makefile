@@ -48,7 +48,7 @@ test: $(READY)  ## run all tests, and every notebook against its stored outputs,
 	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
 
 test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute
-	$(RUN) pytest -m 'not cuda and not nightly and not browser and not slow' $(TEST_ARGS)
+	$(RUN) pytest -m 'not cuda and not nightly and not browser and not slow' $(IN_PARALLEL) $(TEST_ARGS)
 
 test-gpu: $(READY)  ## run the tests that need a CUDA GPU, each named as it ends, and record how; TEST_ARGS="-n 8" where pytest-xdist is
 	$(RUN) pytest -m cuda -vv --record data/results/gpu_tests.json $(TEST_ARGS)

@@ -132,6 +132,7 @@ def test_a_file_that_is_no_notebook_is_left_alone(project, text):
     assert (paths.MINE / LESSON).read_text() == text
 
 
+@pytest.mark.slow
 def test_the_command_copies_every_notebook(tmp_path):
     environment = os.environ | {"LABKIT_MINE": str(tmp_path / "mine")}
     command = [sys.executable, "-m", copies.__name__]

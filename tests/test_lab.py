@@ -122,6 +122,7 @@ def test_without_a_gpu_a_part_has_the_gpus_counts_of_the_engine_that_it_is_like(
     assert alone.loc["GPU: kernels launched", "yours"] == "not recorded"
 
 
+@pytest.mark.slow
 def test_a_card_and_a_measurement_can_be_of_prompts_of_differing_lengths(monkeypatch):
     here, asked = lab.start("04"), []
     tensors = [
@@ -135,6 +136,7 @@ def test_a_card_and_a_measurement_can_be_of_prompts_of_differing_lengths(monkeyp
     assert [arguments[-1] for arguments in asked] == [(8, 11), (8,)]
 
 
+@pytest.mark.slow
 def test_parts_are_kept_by_lesson_and_option_and_what_the_gate_says_is_told(
     here, tmp_path, monkeypatch, capsys
 ):
@@ -167,6 +169,7 @@ def test_progress_has_a_line_per_lesson_and_what_was_done(tmp_path, monkeypatch)
     assert len(lab.progress().axes) == 2
 
 
+@pytest.mark.slow
 def test_a_gate_is_noted_for_a_part_of_the_readers_alone(here, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     assert here.check(block_tables=CachedBlockTables).ok

@@ -33,6 +33,7 @@ def started(monkeypatch, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_jupyterlab_opens_on_the_project_with_the_readers_copies_and_layout(started, capsys):
     arguments, environment = started("--no-browser", "--port=8899")
     as_root = ["--allow-root"] if os.geteuid() == 0 else []
@@ -54,6 +55,7 @@ def test_a_jupyterhub_gets_a_server_of_its_own_kind(started, monkeypatch):
     assert arguments[0] == f"--ServerApp.root_dir={ROOT}"
 
 
+@pytest.mark.slow
 def test_settings_of_ours_are_below_the_readers(started, monkeypatch):
     _, environment = started()
     assert environment["JUPYTER_CONFIG_PATH"] == str(ROOT / "labkit/jupyter")

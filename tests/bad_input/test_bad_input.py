@@ -38,6 +38,7 @@ def world(tmp_path_factory):
 ENTRIES = list(dict.fromkeys(case.entry for case in CASES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_bad_input_is_refused_by_name_before_anything_has_changed(entry, world, monkeypatch, capsys):
     """All cases of an entry; those that fall are told together."""

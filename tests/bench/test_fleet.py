@@ -75,6 +75,7 @@ def test_in_groups_what_begins_alike_meets_until_the_group_has_too_much():
     assert {each.ingress for each in asked[:8]} == {first} != {each.ingress for each in asked}
 
 
+@pytest.mark.slow
 def test_a_fleet_that_grows_refuses_until_a_replica_joins():
     run = Fleet(FAST, 2).growing(1.5, 60.0, 0, cold_start=5.0)
     assert run.refused and run.last_refused >= 35.0 and run.event == "from 1, cold start 5 s"

@@ -33,6 +33,7 @@ def test_a_reply_has_ended_with_its_last_bytes_however_they_come():
     assert (noted["tokens"], len(noted["times"]), noted["error"]) == (2, 1, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", ["socket", "openai"])
 def test_either_client_reads_all_tokens_and_says_what_was_refused(client):
     bodies = [ASKED | {"prompt": [1, 2, 3], "max_tokens": tokens} for tokens in (5, 7, 0)]

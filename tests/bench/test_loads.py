@@ -70,6 +70,7 @@ def test_an_assistants_users_ask_short_questions_of_unequal_length_behind_one_sy
     assert statistics.median(questions) == statistics.median(answers) == 16
 
 
+@pytest.mark.slow
 def test_arrivals_are_the_ragged_requests_at_the_rate_asked_for():
     requests = make_load("arrivals", asked(count=4000, rate=50.0))
     assert [replace(request, arrives_at=0.0) for request in requests] == list(load("ragged", count=4000))

@@ -71,6 +71,7 @@ def test_ranks_with_other_numbers_of_heads_have_other_products():
     ]
 
 
+@pytest.mark.slow
 @needs_interpreter
 def test_a_tile_that_computes_what_the_plain_twin_does_is_right_and_timed(bench):
     tries = [(NORM, TILE), (GATED, TILE), (RESIDUAL, TILE), (RESIDUAL, TILE._replace(split_k=2))]

@@ -85,6 +85,7 @@ def decode_logits(model, options, prompts, num_steps: int) -> tuple[torch.Tensor
     return torch.stack(noted[:num_steps]), [[*m.prompt_token_ids, *m.token_ids] for m in made]
 
 
+@pytest.mark.slow
 @each_type
 @pytest.mark.parametrize("config", [None, SMALL_LLAMA, SMALL_QWEN3], ids=["gpt2", "llama", "qwen3"])
 def test_logits_are_near_those_of_float64_and_are_not_those_of_a_cache_in_32_bits(tiny, options, config):
@@ -103,6 +104,7 @@ def test_logits_are_near_those_of_float64_and_are_not_those_of_a_cache_in_32_bit
 # --- what stays as it was ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_type
 def test_tokens_do_not_depend_on_chunks_prefixes_or_preemption(tiny, options):
     """Each token sees keys and values, its own too, as they are kept, in a chunk as in a decode step."""
@@ -123,6 +125,7 @@ def test_tokens_do_not_depend_on_chunks_prefixes_or_preemption(tiny, options):
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 def test_a_trained_model_says_what_it_said(tiny):
     prompts = [tiny.tokenizer.encode(text) for text in TEXTS]
     made = make_engine(tiny, INT8, block_size=16).generate(prompts, SamplingParams(16, stop_on_eos=False))
@@ -145,6 +148,7 @@ def test_a_cached_prefix_is_kept_with_its_scales(options):
     assert engine.stats().counters.reused_tokens == 8
 
 
+@pytest.mark.slow
 @each_type
 def test_a_key_that_is_no_number_ends_its_own_request_alone(tiny, options):
     engine = make_engine(tiny, options, block_size=4, max_batch_size=3, prefill_max_batch_size=3)

@@ -208,6 +208,7 @@ def test_a_stream_tells_of_broken_logits_in_its_last_piece(monkeypatch):
     assert "".join(c.text for c in [*chunks, last]) == last.completion.text
 
 
+@pytest.mark.slow
 @every_engine
 def test_a_position_without_numbers_ends_only_a_text_that_reaches_it(options):
     """A shorter prompt beside it has pads there."""

@@ -36,6 +36,7 @@ def expected(model):
     return dense
 
 
+@pytest.mark.slow
 @configs
 @pytest.mark.parametrize("number", EXACT)
 def test_its_tokens_are_those_of_the_dense_model_and_of_transformers_on_every_rung(model, expected, number):

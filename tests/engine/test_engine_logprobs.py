@@ -110,6 +110,7 @@ def test_a_batch_in_which_nobody_asks_computes_none(tiny, monkeypatch, number):
         engine.generate(["To be"], SamplingParams(4, logprobs=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["05", "10", "14"])
 def test_pieces_of_a_stream_steps_and_a_cancelled_request_have_them(tiny, number):
     engine = make_engine(tiny, LADDER[number].options)
@@ -147,6 +148,7 @@ def test_tokens_of_a_text_in_the_prefix_cache_are_mere_numbers():
     assert len(kept) > 11 and {type(token_id) for token_id in kept} == {int}
 
 
+@pytest.mark.slow
 def test_a_launch_of_the_readers_own_is_left_out_for_who_asks(tiny):
     """It says nothing of its logits, so the step runs kernel by kernel."""
 

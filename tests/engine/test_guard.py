@@ -230,6 +230,7 @@ def test_a_guard_whose_proof_fails_is_broken():
         pass
 
 
+@pytest.mark.slow
 @every_engine
 def test_an_engine_goes_with_its_last_user_and_not_at_some_garbage_collection(options):
     """One that waits for it could go, with its graphs, in the middle of another's capture, and spoil it."""

@@ -64,6 +64,7 @@ def joining_ids(engine):
 # --- the same tokens -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix_cache", [False, True])
 @pytest.mark.parametrize("num_tokens", [1, 3, 7, 256])
 def test_prompts_in_chunks_of_any_size_give_the_tokens_of_rung_00(num_tokens, prefix_cache):
@@ -100,6 +101,7 @@ def test_a_text_that_ends_with_its_first_token_ends_then():
 # --- beside the decode steps -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode_first", [False, True])
 def test_while_a_prompt_is_computed_the_others_get_a_token_in_every_step(decode_first):
     engine = packed_engine(prefill_chunk_tokens=4, prefix_cache=False, decode_first=decode_first)
@@ -227,6 +229,7 @@ def books(engine):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
 def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num_steps):
@@ -254,6 +257,7 @@ def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_call", range(3))
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeypatch, at_call, prefix_cache):

@@ -68,6 +68,7 @@ def test_the_option_says_which_cache_an_engine_has():
     assert LADDER["14"].options == replace(LADDER["13"].options, prefixes="blocks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_kept", [20, 200])
 def test_in_a_full_pool_an_admission_asks_each_session_once_and_looks_at_few_blocks(monkeypatch, num_kept):
     """However many blocks are cached, and however many have to go."""
@@ -95,6 +96,7 @@ def test_in_a_full_pool_an_admission_asks_each_session_once_and_looks_at_few_blo
 # --- what is reused --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @engines
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 def test_a_hit_and_a_miss_give_the_same_tokens(options, params):
@@ -108,6 +110,7 @@ def test_a_hit_and_a_miss_give_the_same_tokens(options, params):
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.slow
 @engines
 def test_the_system_prompt_of_64_questions_is_computed_once(options):
     """Scaled to the model's positions: 24 shared tokens and questions of 8."""
@@ -257,6 +260,7 @@ def no_numbers(function, at_call, row=0, mark=None):
     return wrapper
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_call", [0, 1, 5])
 @pytest.mark.parametrize("place", ["prefill", "decode"])
 @engines

@@ -69,6 +69,7 @@ def pieces(token_ids: Sequence[int], size: int = 1, tokenizer=BYTES) -> list[str
     return [*pushed, decoder.finish()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
 @given(token_ids=token_ids_of_any, size=st.integers(1, 5))
 def test_the_pieces_of_any_tokens_join_to_the_text_of_all(tokenizer, token_ids, size):

@@ -133,6 +133,7 @@ CASES = {
 FAR = {torch.float32: 0.02, torch.float16: 0.02, torch.bfloat16: 0.06}  # of results about 1 in size
 
 
+@pytest.mark.slow
 @needs_triton
 @kept_in
 @pytest.mark.parametrize("sizes", CASES.values(), ids=CASES)
@@ -155,6 +156,7 @@ def test_the_kernel_attends_and_stores_as_its_plain_twin_does(kept: torch.dtype,
     )
 
 
+@pytest.mark.slow
 @needs_triton
 @dtypes
 @kept_in

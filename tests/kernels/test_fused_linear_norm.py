@@ -182,6 +182,7 @@ def rms_norm_then_linear(case: dict, is_gated: bool) -> torch.Tensor:
     return F.silu(gate) * up if is_gated else out
 
 
+@pytest.mark.slow
 @dtypes
 @devices
 @pytest.mark.parametrize("is_gated", [False, True], ids=["linear", "gated"])
@@ -200,6 +201,7 @@ def test_it_is_rms_norm_then_linear_and_perhaps_a_gate(
         torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=2 * tolerance)
 
 
+@pytest.mark.slow
 @needs_triton
 @tiled
 def test_a_gate_is_the_same_in_any_tile(tile: Tile | None):

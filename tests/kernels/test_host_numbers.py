@@ -13,6 +13,7 @@ EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
 both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton], ids=["copy", "kernel"])
 
 
+@pytest.mark.slow
 @both
 @given(st.lists(st.sampled_from(EDGES), max_size=9))
 def test_all_arrive_and_nothing_behind_them_is_written(copy, numbers):

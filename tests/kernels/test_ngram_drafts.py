@@ -41,6 +41,7 @@ def arguments(texts: list[list[int]], limits: list[int], device: str = "cpu", nu
     return {**on_device, "limits": torch.tensor(limits, device=device), "num_drafts": num_drafts}
 
 
+@pytest.mark.slow
 @each_form
 @given(
     texts=st.lists(st.lists(st.integers(0, 2), max_size=WIDTH), min_size=1, max_size=4),

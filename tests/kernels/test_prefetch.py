@@ -43,6 +43,7 @@ def products(M, K, N, device, dtype, prefetch):
     return norm_linear_triton(x, row_statistics(x, K), layer, prefetch=prefetch), out, statistics.parts
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize(("K", "N"), [(48, 80), (40, 33), (37, 50)])
 def test_products_have_the_same_bits(K, N):

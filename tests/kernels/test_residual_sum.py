@@ -49,6 +49,7 @@ def marked(part: torch.Tensor) -> torch.Tensor:
     return part.flatten().view(torch.int32).long() & 0xFFFFFFFF | 1 << 32
 
 
+@pytest.mark.slow
 @needs_triton
 @devices
 @dtypes
@@ -70,6 +71,7 @@ def test_parts_of_peers_are_summed_when_they_are_there(
     assert not inboxes[1 - rank, rank, -3:].any() and not inboxes[1 - rank, 1 - rank].any()
 
 
+@pytest.mark.slow
 @needs_triton
 @devices
 @dtypes

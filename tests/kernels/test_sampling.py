@@ -61,6 +61,7 @@ def test_top_p_drops_of_equal_tokens_those_of_lower_id():
     assert [row.nonzero()[:, 0].tolist() for row in kept] == [[*range(10)], [*range(1, 10)], [9], [9]]
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**31),
     st.integers(1, 60),
@@ -121,6 +122,7 @@ def test_without_filters_nothing_is_searched_for(draw, monkeypatch):
     assert plain.drawn(draw, is_filtered=False) == plain.expected()
 
 
+@pytest.mark.slow
 @each_draw
 @pytest.mark.parametrize("edge", EDGES)
 def test_at_the_edges_the_tokens_are_those_of_two_sorts(draw, edge):
@@ -130,6 +132,7 @@ def test_at_the_edges_the_tokens_are_those_of_two_sorts(draw, edge):
     assert rows.drawn(draw) == rows.expected()
 
 
+@pytest.mark.slow
 @each_draw
 @pytest.mark.parametrize("broken", NO_TOKENS)
 def test_a_row_without_finite_logits_gets_no_token_and_changes_no_other(draw, broken):
@@ -140,6 +143,7 @@ def test_a_row_without_finite_logits_gets_no_token_and_changes_no_other(draw, br
     assert rows_of(logits, params, [1, 2, 3]).drawn(draw) == [whole[0], NO_TOKEN, whole[2]]
 
 
+@pytest.mark.slow
 @each_draw
 def test_a_row_has_the_same_token_alone_and_in_any_batch(draw):
     rows = mixed_rows(5, 50)
@@ -148,6 +152,7 @@ def test_a_row_has_the_same_token_alone_and_in_any_batch(draw):
     assert rows.drawn(draw) == together
 
 
+@pytest.mark.slow
 def test_of_equal_logits_the_kernels_drop_those_of_lower_id():
     if triton_status().mode != "interpreter":
         pytest.skip("kernels run on this device only in Triton's interpreter")

@@ -57,6 +57,7 @@ def inputs_of(b: int, num_drafts: int, length: int, end: int) -> list[int]:
     return [b + 1, *(10 * (b + 1) + j for j in range(num_drafts))][: end - length]
 
 
+@pytest.mark.slow
 @each_form
 @given(requests=REQUESTS)
 @settings(max_examples=60, deadline=None)
@@ -83,6 +84,7 @@ def test_rows_lie_behind_each_other_and_pads_behind_them(form, requests):
     assert (rows.starts.dtype, rows.context_lens.dtype) == (torch.int32, torch.int32)
 
 
+@pytest.mark.slow
 @each_form
 @given(requests=REQUESTS, numbers=st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)

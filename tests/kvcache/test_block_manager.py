@@ -53,6 +53,7 @@ def test_a_shared_block_with_room_is_copied_before_it_is_written(make_manager):
 # --- append_prompt ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [KVBlockManager, MutableInfoBlockManager, OneTableBlockManager])
 @given(
     block_size=st.integers(1, 9),

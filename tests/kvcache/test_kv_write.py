@@ -110,6 +110,7 @@ def any_batches(draw: st.DrawFn) -> Batch:
     return Batch(B, batch_idx, block_idx, draw(slots | equal))
 
 
+@pytest.mark.slow
 @given(any_batches())
 def test_any_batch_takes_the_narrowest_path_there_is_and_is_the_same_on_each(batch: Batch):
     whole, equal = len(batch.batch_idx) == batch.B, len(set(batch.pos)) == 1

@@ -223,6 +223,7 @@ def test_two_mistakes_are_tried_in_every_exercise():
     assert {name: len(attempts) for name, attempts in WRONG.items()} == dict.fromkeys(EXERCISES, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exercise", FOUND, ids=lambda exercise: exercise.name)
 def test_the_solution_is_right_the_empty_cell_not_attempted_and_mistakes_are_refused(exercise):
     assert exercise.grade(exercise.solution) == f"{exercise.name}: right, in all 100 random calls."

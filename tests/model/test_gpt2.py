@@ -90,6 +90,7 @@ def test_a_tied_head_is_the_embedding_itself(tied: bool):
     assert (gpt2.lm_head.weight is gpt2.wte.weight) == tied
 
 
+@pytest.mark.slow
 def test_a_padded_row_gives_the_logits_of_its_prompt_alone(pair: Pair):
     prompts = random_prompts(pair.network)
     together = prefill_ragged(pair.network, prompts)

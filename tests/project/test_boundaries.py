@@ -49,6 +49,7 @@ def gpt2_names(tree: ast.AST) -> set[str]:
     return {name for name in identifiers(tree) if GPT2_NAME.fullmatch(name)}
 
 
+@pytest.mark.slow
 def test_only_the_model_and_the_lessons_know_gpt2():
     found = gpt2_names(
         ast.parse(
@@ -89,6 +90,7 @@ def imports(tree: ast.Module) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_package_keeps_its_private_names_to_itself():
     """Through an import or an object."""
     own: dict[str, set[str]] = defaultdict(set)
@@ -102,6 +104,7 @@ def test_each_package_keeps_its_private_names_to_itself():
     assert {path: names for path, names in reached.items() if names} == {}
 
 
+@pytest.mark.slow
 def test_only_one_function_sets_what_it_is_told_the_name_of():
     """`watch.replaced`, which refuses what a class does not declare."""
     setting = {
@@ -113,6 +116,7 @@ def test_only_one_function_sets_what_it_is_told_the_name_of():
     assert setting == {"watch/replaced.py"}
 
 
+@pytest.mark.slow
 def test_imports_run_one_way():
     """Inside a function, too: a room imports itself, the rooms before it, and files that lie in none."""
     rooms = ["results", "model", "kernels", "kvcache", "engine", "parallel", "watch", "bench"]

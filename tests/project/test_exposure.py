@@ -113,6 +113,7 @@ def imported(path: Path) -> set[str]:
 PAIR = ("engine_client", "engine_process", "wire")
 
 
+@pytest.mark.slow
 def test_no_module_can_open_a_port_or_unpickle():
     """Those commands too that are not run above. The server's room may do the one, and never the other."""
     assert len(SOURCES) > 200 and len(bench_main.COMMANDS) > 10

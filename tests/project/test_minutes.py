@@ -42,6 +42,7 @@ def minutes_of(path) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", CORES, ids=name_of)
 def test_a_lesson_says_how_long_it_takes(path):
     number = re.match(r"(before_)?\d+", path.name)[0]

@@ -5,6 +5,7 @@ import sys
 import tomllib
 from importlib.metadata import packages_distributions
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -63,6 +64,7 @@ def test_every_way_to_import_is_seen():
     assert imported_by(source + "pytest.importorskip('k.l')") == {"a", "c", "d", "i", "k"}
 
 
+@pytest.mark.slow
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported_or_started():
     package, tests = packages_of("labkit"), packages_of("tests")
     extra = {*CHAT, *SERVE, *CLUSTER}

@@ -52,6 +52,7 @@ def post(door, body, path="/v1/completions", **options):
     return httpx.post(door.url + path, content=content, timeout=60, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "status", "field"), REFUSED.values(), ids=REFUSED)
 def test_a_request_is_refused_with_its_reason(door, body, status, field):
     reply = post(door, body)
@@ -60,6 +61,7 @@ def test_a_request_is_refused_with_its_reason(door, body, status, field):
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longer", [{"max_tokens": 63}, {"prompt": "word " * 200_000}, {"max_tokens": 20}])
 def test_what_can_never_fit_has_openais_code(longer):
     """Neither in the positions nor in the pool, which here has room for 16 tokens."""
@@ -122,6 +124,7 @@ def test_a_full_server_asks_to_come_back_and_who_never_fits_is_told_so(door, mon
     assert door.client.completions.create(model=NAME, prompt=[[1]] * 4, max_tokens=2).usage.prompt_tokens == 4
 
 
+@pytest.mark.slow
 def test_metrics_count_what_was_served(door):
     def read(name):
         found = re.search(rf"^labkit_{name} (\S+)$", httpx.get(f"{door.url}/metrics").text, re.MULTILINE)

@@ -97,6 +97,7 @@ def test_a_server_whose_engine_is_killed_says_so_and_ends():
         assert "the engine has ended" in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_had_is_told_and_no_process_is_left():
     with pytest.raises(LabkitError, match="nowhere"):
         EngineClient.start(EngineSettings("data/nowhere", "14"))

@@ -43,6 +43,7 @@ def same(one, other) -> bool:
     return all(math.isclose(a, b, abs_tol=1e-4) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_a_completion_has_those_of_the_engine_with_each_tokens_text_and_place(door, expected, model):
     choice = door.client.completions.create(prompt=PROMPT, logprobs=3, **WILD).choices[0]
     logprobs = choice.logprobs
@@ -57,6 +58,7 @@ def test_a_completion_has_those_of_the_engine_with_each_tokens_text_and_place(do
     assert any(token.startswith("bytes:\\x") for token in logprobs.tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logprobs", [0, 3])
 def test_a_stream_has_them_with_the_text_that_they_are_of(door, logprobs):
     whole = door.client.completions.create(prompt=PROMPT, logprobs=logprobs, **WILD).choices[0]
@@ -69,6 +71,7 @@ def test_a_stream_has_them_with_the_text_that_they_are_of(door, logprobs):
     assert same([p for c in choices for p in c.logprobs.token_logprobs], whole.logprobs.token_logprobs)
 
 
+@pytest.mark.slow
 def test_a_chat_has_the_bytes_of_each_token(door, model):
     params = SamplingParams(40, temperature=20.0, seed=3, logprobs=2)
     (expected,) = InferenceEngine(model, device="cpu").generate([model.chat_prompt(TALK)], params)
@@ -91,6 +94,7 @@ def test_a_chat_has_the_bytes_of_each_token(door, model):
     assert [each.top_logprobs for each in bare.logprobs.content] == [[]]
 
 
+@pytest.mark.slow
 def test_who_does_not_ask_gets_none(door):
     assert door.client.completions.create(prompt=PROMPT, **WILD).choices[0].logprobs is None
     assert door.client.chat.completions.create(messages=TALK, **WILD).choices[0].logprobs is None

@@ -77,6 +77,7 @@ def test_every_prompt_has_n_answers_and_seeds_follow_each_other(door):
     assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 32)
 
 
+@pytest.mark.slow
 def test_many_clients_at_once_each_get_their_own_answer(door):
     async def ask(client, number):
         prompt = PROMPTS[number % 4]
@@ -94,6 +95,7 @@ def test_many_clients_at_once_each_get_their_own_answer(door):
         assert text == text_alone(prompt)
 
 
+@pytest.mark.slow
 def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
     save_small_checkpoint(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(

@@ -14,6 +14,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 TEXTS = {page.name: page.read_text(encoding="utf-8") for page in readme.PAGES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TEXTS)
 def test_what_a_page_shows_is_made_from_the_records(page):
     """If it is not: `python -m labkit.show.readme`."""
@@ -30,6 +31,7 @@ def test_the_readme_is_short_and_says_how_to_begin():
     assert all(command in README for command in ("git clone", "make lab", "make test"))
 
 
+@pytest.mark.slow
 def test_the_readmes_example_runs(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(example, {})
@@ -41,6 +43,7 @@ def test_the_picture_is_of_the_record_that_is_here():
     assert f"({readme.PICTURE.relative_to(ROOT).as_posix()})" in README
 
 
+@pytest.mark.slow
 def test_every_lesson_has_its_row_and_every_rung_but_the_first_its_factor():
     rows = readme.ladder_table().splitlines()[2:]
     assert [row.split()[1] for row in rows] == list(LESSONS)
@@ -49,6 +52,7 @@ def test_every_lesson_has_its_row_and_every_rung_but_the_first_its_factor():
     assert rows[2].endswith("| ×3.17 |") and rows[1].endswith("| cannot tell |")
 
 
+@pytest.mark.slow
 def test_the_words_beside_the_figures_are_about_the_records():
     ladder, others = load(readme.LADDER_RECORD), [load(name) for name in readme.LADDER_RECORDS]
     assert (ladder.num_requests, ladder.max_new_tokens, ladder.max_batch_size) == (64, 512, 64)

@@ -87,6 +87,7 @@ def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results, monke
         targets.own_target(Namespace(json=None), "ladder", CPU)
 
 
+@pytest.mark.slow
 def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results, monkeypatch, capsys):
     line = "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1"
     bench(monkeypatch, line)

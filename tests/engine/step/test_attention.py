@@ -15,6 +15,7 @@ from labkit.kernels import SharePlan
 from labkit.ladder import FUSED_AND_SPLIT
 
 
+@pytest.mark.slow
 @all_resident
 def test_every_layers_writes_are_counted(options):
     engine = make_engine(options=options, max_batch_size=4, prefix_cache=False)
@@ -25,6 +26,7 @@ def test_every_layers_writes_are_counted(options):
     assert taken == stats.counters.decoded_tokens * engine.kv_manager.num_tables
 
 
+@pytest.mark.slow
 @all_resident
 def test_what_lies_in_slots_that_no_token_is_in_is_never_read(options):
     engine = make_engine(options=options)

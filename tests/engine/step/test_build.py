@@ -161,6 +161,7 @@ def test_an_engine_without_tiles_says_so(options):
     assert engine.stats().tiles == "none: the products are PyTorch's"
 
 
+@pytest.mark.slow
 @needs_triton
 def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monkeypatch):
     """It says so, and its tokens are the same; an engine that was there before goes on as it is."""

@@ -35,6 +35,7 @@ EXTREME = [
 ]
 
 
+@pytest.mark.slow
 @all_resident
 def test_parameters_of_any_size_mean_on_the_device_what_they_mean_on_the_host(options):
     made = []

@@ -43,6 +43,7 @@ def noting_draws(engine) -> list[Draws]:
     return noted
 
 
+@pytest.mark.slow
 @searched
 def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(options):
     engine = make_engine(options=options, max_batch_size=5)
@@ -54,6 +55,7 @@ def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(option
     assert len(set(expected)) == len(expected)
 
 
+@pytest.mark.slow
 @searched
 @pytest.mark.parametrize(
     ("batch", "families"),

@@ -95,6 +95,7 @@ def chi_square(token_ids: list[int], last: int) -> float:
     return sum((counts[v] - expected[v].item()) ** 2 / expected[v].item() for v in range(V))
 
 
+@pytest.mark.slow
 def test_what_is_drawn_comes_from_the_models_distribution_whether_or_not_it_was_a_draft():
     """A chi-square of the first token, and of the second where the first was the draft. One that took every
     draft, or drew again where it refused one, would fail."""

@@ -24,6 +24,7 @@ from labkit.watch.replaced import replaced
 # --- the worker dies between two steps -------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_call", [0, 3, 8])
 @pytest.mark.parametrize("name", ["step", "hand_over", "deliver", "read_inbox"])
 @pytest.mark.parametrize("rung", ["00", "10", "14"])

@@ -1,5 +1,7 @@
 """What a reader's readback is made from: right as soon as a subclass says when to launch and when to read."""
 
+import pytest
+
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams
 from labkit.learn.lesson_10.readback import PROMPTS, OneInFlight, flown
 from labkit.watch import record_flights
@@ -29,11 +31,13 @@ def engine_of(tiny, part, **settings):
     return InferenceEngine(tiny, ONE_BEHIND, device="cpu", parts={"readback": part}, **settings)
 
 
+@pytest.mark.slow
 def test_who_hands_nothing_out_is_stopped(tiny):
     line = "four requests: not done after 80 calls, 80 steps, launched ahead: 79; tokens for nobody: 320"
     assert flown(engine_of(tiny, ToNobody)) == line
 
 
+@pytest.mark.slow
 def test_where_blocks_are_missing_the_next_step_waits_until_room_was_made(tiny):
     """Four requests in a pool that is too small for all of them."""
     made = {}

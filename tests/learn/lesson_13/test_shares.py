@@ -43,6 +43,7 @@ def forever():
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_shares_are_refused_by_what_they_break(name):
     attempt, words = WRONG[name]
