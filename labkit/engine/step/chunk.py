@@ -195,7 +195,8 @@ class ResidentChunkStep:
         # A copy: they may be kept with a prompt, and the next replay of a graph writes over its own.
         logits = self.device_step(sent)[: len(joining)].clone()
         if known:
-            logits[list(known)] = torch.stack(list(known.values()))
+            for p, row in known.items():  # each by itself: a list of places would be sent, and waited for
+                logits[p] = row
             return logits, None
         likeliest_left = getattr(self.device_step, "likeliest_left", None)
         likeliest = likeliest_left() if likeliest_left else None

@@ -61,9 +61,8 @@ class FirstTokenSampler:
         numbers: of the chunk, on the device. draws: what the finished prompts ask for together. likeliest:
         the likeliest token ids [P], where they are known; they may be written over.
         """
-        places = self._places[: len(logits)]
-        step = FirstTokens(PromptSlots(numbers.sampling_state, self._last_token_ids), likeliest)
         if draws is Draws.NONE:
-            return step.take_likeliest(logits, places)
+            return sample_greedy(logits) if likeliest is None else likeliest
+        step = FirstTokens(PromptSlots(numbers.sampling_state, self._last_token_ids), likeliest)
         known = draws if draws in self._sampler.families else Draws.FILTERED
-        return self._sampler(step, logits, places, known)
+        return self._sampler(step, logits, self._places[: len(logits)], known)

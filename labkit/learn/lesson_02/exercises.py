@@ -35,9 +35,10 @@ def play_plan(
     )
     kinds, num_requests = [kind for kind, *_ in steps], len(lengths)
     copies = [tuple(blocks) for kind, *blocks in steps if kind == "copy"]
-    writes = {b: (block, slot) for _, b, block, slot in steps[len(copies) :]}
+    is_plan = kinds == ["copy"] * len(copies) + ["write"] * num_requests
+    writes = {b: (block, slot) for _, b, block, slot in steps[len(copies) :]} if is_plan else {}
     told = f"gave {one_line(repr(steps))}. "
-    if kinds != ["copy"] * len(copies) + ["write"] * num_requests or set(writes) != set(range(num_requests)):
+    if set(writes) != set(range(num_requests)):
         raise BrokenContract(f"{told}Expected are copies, if any, and then one write for each request.")
     if len(set(writes.values())) < num_requests:
         raise BrokenContract(f"{told}Two requests write to one slot, and one token is lost.")

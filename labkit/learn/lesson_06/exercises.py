@@ -157,6 +157,6 @@ NEXT_PLACES = Exercise(
     solution=next_places,
     draw=draw_next_places,
     contract="Look up the row's slot, then that slot's length. The number of full blocks picks the entry "
-    "of the slot's table, and the remainder is the slot in that block. A length of -1 is padding:"
+    "of the slot's table, and the remainder is the place in that block. A length of -1 is padding:"
     " None.",
 )
