@@ -37,13 +37,13 @@ class SamplingState(NamedTuple):
 
 OFF = SamplingState(0.0, 0, 1.0, 0.0, 0, 0)  # of a request that asks for nothing
 FILTERS = ("top_ks", "top_ps", "min_ps")  # the columns that rule tokens out
+PACKED = np.dtype([(name, type(off)) for name, off in OFF._asdict().items()])  # eight bytes each
 DTYPES = SamplingState(*(torch.float64 if isinstance(off, float) else torch.int64 for off in OFF))
 
 
 def pack_states(states: Sequence[SamplingState]) -> np.ndarray:
     """The states of requests as one array, int64 [columns, requests], fractions by their bits."""
-    columns = zip(zip(*states, strict=True), OFF, strict=True)
-    return np.stack([np.array(column, dtype=type(off)).view(np.int64) for column, off in columns])
+    return np.array(states, dtype=PACKED).view(np.int64).reshape(len(states), len(OFF)).T
 
 
 def unpack_states(packed: Tensor) -> SamplingState:

@@ -1,5 +1,6 @@
 """An interrupt, a real signal at a chosen line of the engine, costs nothing but the call that it stops."""
 
+import dis
 import gc
 import random
 import signal
@@ -40,6 +41,13 @@ def interrupts_raise():
 def interrupted_at_line(number, times=1, within="labkit"):
     """SIGINT when that many lines of such files have run in here; again at the lines that follow."""
     return at_lines(range(number, number + times), lambda: signal.raise_signal(signal.SIGINT), within)
+
+
+def test_no_signal_is_handled_between_the_hand_over_of_outputs_and_their_return():
+    """Python looks for one in calls and loops."""
+    names = [instruction.opname for instruction in dis.get_instructions(InferenceEngine.step)]
+    behind = names[len(names) - names[::-1].index("STORE_ATTR") :]
+    assert "RETURN_VALUE" in behind and not any(name.startswith(("CALL", "JUMP")) for name in behind)
 
 
 def lines_of(options):

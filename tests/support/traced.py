@@ -6,18 +6,24 @@ from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
 
+from labkit import InferenceEngine
+
 
 @contextmanager
 def at_lines(
     numbers: Collection[int], act: Callable[[], object] | None, within: str = "labkit"
 ) -> Iterator[SimpleNamespace]:
-    """Act at these lines of files whose path has `within`, as they run inside; the value has the `count`."""
+    """Act at these lines of files whose path has `within`, as they run inside; the value has the `count`.
+
+    The return of a step's outputs is no such line: there no signal is handled.
+    """
     lines = SimpleNamespace(count=0)
 
     def trace(frame: FrameType, event: str, argument: Any) -> Callable | None:
         if within not in frame.f_code.co_filename:
             return None
-        if event == "line":
+        is_return = frame.f_code is InferenceEngine.step.__code__ and "outputs" in frame.f_locals
+        if event == "line" and not is_return:
             lines.count += 1
             if lines.count in numbers:
                 act()

@@ -32,6 +32,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane, halves_gain
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
+from labkit.engine.step.side_stream import NO_SIDE, SideStream
 from labkit.engine.step.slots import DeviceSlots, SlotState
 from labkit.engine.step.summed import summed
 from labkit.engine.step.verify import PLAIN as PLAIN_VERIFY
@@ -233,12 +234,15 @@ def build_chunk_step(
         chunk_step = ChunkStep(network, attention, layout, head)
     is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
     launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
-    sampler = FirstTokenSampler(build_sampler(parts, on_triton), max_prompts, device)
+    sampler = FirstTokenSampler(build_sampler(parts, on_triton), layout, device)
     if device.type == "cuda":
         logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
         numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
-        sampler.warm_up(logits, layout.split(numbers))
-    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens)
+        sampler.warm_up(logits, numbers)
+    # Not where ranks sum: two streams' sums could meet in one order here and in another there.
+    has_side = device.type == "cuda" and network.ranks.size == 1
+    side = SideStream(device) if has_side else NO_SIDE
+    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side)
 
 
 def build_device_step(

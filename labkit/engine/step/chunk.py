@@ -17,6 +17,7 @@ from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.scored import ScoredCopy, scored
+from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import HeadTransform, PackedRows
 from labkit.kvcache import KVBlockManager
@@ -86,9 +87,13 @@ class ChunkStep:
         """Rows that a chunk of so many tokens is computed with, pads included: there are none."""
         return num_tokens
 
+    def room(self, num_rows: int) -> Tensor:
+        """Where on the device the numbers of a chunk of so many rows go: int64 [size]."""
+        return torch.empty(self.layout.size(num_rows), dtype=torch.int64, device=self.network.device)
+
     def __call__(self, numbers: Tensor) -> Tensor:
-        """Logits [P, V] after each prompt's last row. numbers: as `ChunkLayout.pack` makes them, on the
-        device."""
+        """Logits [P, V] after each prompt's last row. numbers: as `ChunkLayout.pack` makes them, in their
+        `room`."""
         inputs = self.layout.split(numbers)
         self.attention.begin(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
@@ -103,6 +108,8 @@ class LaunchedChunkStep(Protocol):
     attention: PackedAttention
 
     def num_rows(self, num_tokens: int) -> int: ...
+
+    def room(self, num_rows: int) -> Tensor: ...
 
     def __call__(self, numbers: Tensor) -> Tensor: ...
 
@@ -139,7 +146,12 @@ class ChunkInFlight:
 
 
 class ResidentChunkStep:
-    """A chunk's way to the device and back: one packed send, the forward, the draw, one copy of tokens."""
+    """A chunk's way to the device and back: one packed send, the forward, the draw, one copy of tokens.
+
+    A chunk waits for what was launched before it, which may write to blocks that were free by then and are
+    its own now. For the same reason the next step's launches wait for the chunk, and only those of its own
+    step run at the same time.
+    """
 
     watch_points = ("launch", "device_step")
 
@@ -150,9 +162,11 @@ class ResidentChunkStep:
         layout: ChunkLayout,
         kv_manager: KVBlockManager,
         max_tokens: int,
+        side: SideStream | NoSide = NO_SIDE,
     ) -> None:
-        """max_tokens: of a chunk at most."""
+        """max_tokens: of a chunk at most. side: what a chunk is launched in."""
         device = kv_manager.k_cache.device
+        self.side = side
         self.device_step: Any = device_step
         self.sampler = sampler
         self.layout = layout
@@ -160,24 +174,36 @@ class ResidentChunkStep:
         self.max_prompts = layout.max_prompts
         self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device)
-        self._num_rows = device_step.num_rows
+        self._num_rows, self._room = device_step.num_rows, device_step.room
 
     def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:
         """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
         first tokens of those that it finishes."""
-        num_tokens, requests = len(chunk.token_ids), list(joining)
+        num_tokens = len(chunk.token_ids)
         num_rows = self._num_rows(num_tokens) if num_tokens else 0
         numbers = self.layout.pack(chunk, joining, num_rows)
-        sent = self.staging.send(numbers[: self.layout.size_up_to(num_rows, len(joining))], len(numbers))
-        logits, likeliest = self._logits(sent, joining, num_tokens)
-        tokens: TokenCopy | ScoredCopy | None = None
-        if finished:
-            asked = {p: n for p, n in logprobs_asked(r.params for r in requests).items() if p in finished}
-            draws = Draws.of(requests[p].params for p in finished)
-            slots = self.layout.split(sent)
-            token_ids = self.sampler.sample(logits, slots, draws, likeliest)
-            tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, asked)
+        with self.side:
+            there = numbers[: self.layout.size_up_to(num_rows, len(joining))]
+            sent = self.staging.send(there, self._room(num_rows))
+            logits, likeliest = self._logits(sent, joining, num_tokens)
+            tokens = self._first_tokens(sent, list(joining), finished, logits, likeliest)
         return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
+
+    def _first_tokens(
+        self,
+        sent: Tensor,
+        requests: list[Request],
+        finished: list[int],
+        logits: Tensor,
+        likeliest: Tensor | None,
+    ) -> TokenCopy | ScoredCopy | None:
+        """The copy of the prompts' first tokens, drawn from logits [P, V]; None if none is finished."""
+        if not finished:
+            return None
+        asked = {p: n for p, n in logprobs_asked(r.params for r in requests).items() if p in finished}
+        draws = Draws.of(requests[p].params for p in finished)
+        token_ids = self.sampler.sample(logits, sent, draws, likeliest)
+        return scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, asked)
 
     def _logits(
         self, sent: Tensor, joining: Mapping[Request, Joining], num_tokens: int
@@ -189,7 +215,7 @@ class ResidentChunkStep:
             for p, each in enumerate(joining.values())
             if each.prefix is not None and each.prefix.num_tokens == len(each.token_ids)
         }
-        known = {p: row for p, row in whole.items() if row is not None}
+        known = {p: self.side.use(row) for p, row in whole.items() if row is not None}
         if not num_tokens:
             return torch.stack([known[p] for p in range(len(joining))]), None
         # A copy: they may be kept with a prompt, and the next replay of a graph writes over its own.

@@ -94,7 +94,7 @@ class ChunkLayout:
         parts.starts[num_prompts + 1 :] = num_tokens
         parts.context_lens[:num_prompts] = chunk.context_lens
         # `chunk.positions`, which has as many Python numbers as tokens:
-        offsets, counts = parts.context_lens - parts.starts[:-1], np.diff(parts.starts)
+        offsets, counts = parts.context_lens - parts.starts[:-1], parts.starts[1:] - parts.starts[:-1]
         parts.positions[:num_tokens] = np.arange(num_tokens) + np.repeat(offsets, counts)
         np.maximum(parts.starts[1:] - 1, 0, out=parts.last_rows)
         parts.states[:, :num_prompts] = pack_states([request.sampling_state for request in joining])

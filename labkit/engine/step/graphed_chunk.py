@@ -27,7 +27,7 @@ class GraphedChunkStep:
     larger than all is launched kernel by kernel.
 
     All are captured when the engine is made, into a memory pool of their own. They read their numbers from
-    one place, into which each chunk's are copied before its replay.
+    one place: `room`.
     """
 
     def __init__(self, chunk_step: ChunkStep, max_tokens: int, device: torch.device) -> None:
@@ -59,14 +59,22 @@ class GraphedChunkStep:
         """Rows that a chunk of so many tokens is computed with, pads included."""
         return next((size for size in self.buckets if size >= num_tokens), num_tokens)
 
+    def room(self, num_rows: int) -> Tensor:
+        """Where on the device the numbers of a chunk of so many rows go: int64 [size]."""
+        if num_rows not in self.graphs:
+            return self.chunk_step.room(num_rows)
+        return self.numbers[: self.layout.size(num_rows)]
+
     def __call__(self, numbers: Tensor) -> Tensor:
-        """Logits [P, V] after each prompt's last row: those of `ChunkStep`, valid until the next call."""
+        """Logits [P, V] after each prompt's last row: those of `ChunkStep`, valid until the next call.
+
+        numbers: as `ChunkLayout.pack` makes them, in their `room`.
+        """
         captured = self.graphs.get(self.layout.num_rows(numbers))
         if captured is None:
             self._likeliest = None
             return self.chunk_step(numbers)
         graph, (logits, self._likeliest) = captured
-        self.numbers[: len(numbers)].copy_(numbers)
         graph.replay()
         return logits
 

@@ -25,27 +25,24 @@ class PinnedStaging:
         """size: numbers sent at most in one go."""
         self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
         self._device = device
-        self._is_cuda = device.type == "cuda"
-        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(NUM_BUFFERS)]
+        self.buffers = [pinned_numbers(size, device) for _ in range(NUM_BUFFERS)]
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
         self._turn = 0
 
-    def send(self, numbers: Tensor, size: int = 0) -> Tensor:
-        """int64 [n] on the host -> a new tensor [n] on the device, or [size] where that is more: what follows
-        the numbers is not set."""
+    def send(self, numbers: Tensor, target: Tensor | None = None) -> Tensor:
+        """int64 [n] on the host -> the first n of target, int64 on the device, which is returned whole; None:
+        a new tensor [n]."""
         turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
         buffer = self.buffers[turn][: len(numbers)]
         buffer.copy_(numbers)
-        sent = torch.empty(max(size, len(numbers)), dtype=torch.int64, device=self._device)
-        self.copy(buffer, sent[: len(numbers)] if size > len(numbers) else sent)
-        if self._is_cuda:
-            event = torch.cuda.Event()
-            event.record()
-            self._copied[turn] = event
+        if target is None:
+            target = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
+        self.copy(buffer, target[: len(numbers)] if len(target) > len(numbers) else target)
+        self._copied[turn] = event_behind(self._device)
         self._turn = turn  # only now: when a copy that failed to start is over cannot be known
-        return sent
+        return target
 
 
 class PinnedTokens:
@@ -61,8 +58,8 @@ class PinnedTokens:
         """size: tokens copied at most in one go."""
         self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
         self._size = size
-        self._is_cuda = device.type == "cuda"
-        self.buffers = [pinned_numbers(size, self._is_cuda) for _ in range(2)]
+        self._device = device
+        self.buffers = [pinned_numbers(size, device) for _ in range(2)]
         self._copies: list[Callable[[], TokenCopy | None]] = [no_copy, no_copy]  # the last to each buffer
         self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
@@ -71,11 +68,7 @@ class PinnedTokens:
         turn = self._free_buffer()
         buffer = self.buffers[turn][: len(token_ids)]
         self.copy(token_ids, buffer)
-        event = None
-        if self._is_cuda:
-            event = torch.cuda.Event()
-            event.record()
-        copy = TokenCopy(buffer, event, self.wait)
+        copy = TokenCopy(buffer, event_behind(self._device), self.wait)
         self._copies[turn] = ref(copy)
         return copy
 
@@ -84,7 +77,7 @@ class PinnedTokens:
             copy = last()
             if copy is None or copy.is_read:
                 return turn
-        self.buffers.append(pinned_numbers(self._size, self._is_cuda))
+        self.buffers.append(pinned_numbers(self._size, self._device))
         self._copies.append(no_copy)
         return len(self._copies) - 1
 
@@ -121,6 +114,15 @@ def by_copy_engine(source: Tensor, target: Tensor) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def pinned_numbers(size: int, is_cuda: bool) -> Tensor:
+def event_behind(device: torch.device) -> torch.cuda.Event | None:
+    """An event that is over when all is that was launched to a GPU's current stream; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))  # PyTorch takes longer if it must ask which device it is
+    return event
+
+
+def pinned_numbers(size: int, device: torch.device) -> Tensor:
     """Room for int64 numbers in memory that a GPU can copy from and to by itself."""
-    return torch.empty(size, dtype=torch.int64, pin_memory=is_cuda)
+    return torch.empty(size, dtype=torch.int64, pin_memory=device.type == "cuda")

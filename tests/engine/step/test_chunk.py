@@ -36,7 +36,7 @@ def resident(kind, max_tokens=16, max_prompts=4):
     attention = PackedAttention(manager, packed_attention_plain, kv_append_packed_plain)
     network = small_model().network
     step = kind(network, attention, layout, padded_head(network.lm_head.weight.detach()))
-    sampler = FirstTokenSampler(SortedSampler(), max_prompts, torch.device("cpu"))
+    sampler = FirstTokenSampler(SortedSampler(), layout, torch.device("cpu"))
     return manager, ResidentChunkStep(step, sampler, layout, manager, max_tokens)
 
 
@@ -90,7 +90,7 @@ def test_a_chunk_is_sent_in_one_go_without_the_tables_of_prompts_that_are_not_th
     manager, step = resident(ChunkStep)
     sent, send = [], step.staging.send
     monkeypatch.setattr(
-        step.staging, "send", lambda numbers, size: sent.append((len(numbers), size)) or send(numbers, size)
+        step.staging, "send", lambda numbers, to: sent.append((len(numbers), len(to))) or send(numbers, to)
     )
     with torch.inference_mode():
         step.launch(PackedChunk(PROMPTS, [0, 0, 0], 16), joining_in(manager), [0, 1, 2])

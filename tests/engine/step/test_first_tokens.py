@@ -25,7 +25,7 @@ BATCHES = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_warming_up_draws_in_each_way_of_the_sampler(monkeypatch, name):
     drawn = []
-    sampler = FirstTokenSampler(SAMPLERS[name], 2, torch.device("cpu"))
+    sampler = FirstTokenSampler(SAMPLERS[name], ChunkLayout(2, 2), torch.device("cpu"))
     monkeypatch.setattr(sampler, "sample", lambda logits, numbers, draws: drawn.append(draws))
     sampler.warm_up(torch.zeros(2, 9), None)
     assert drawn == list(SAMPLERS[name].families)
@@ -47,6 +47,6 @@ def test_first_tokens_are_those_of_the_host(sampler, batch, num_made):
     states = pack_states([request.sampling_state for request in requests])
     parts.states[:, : len(requests)] = torch.from_numpy(states)
     expected = sample_requests(requests, logits)
-    made = FirstTokenSampler(sampler, 5, torch.device("cpu")).sample(logits, parts, Draws.of(batch))
+    made = FirstTokenSampler(sampler, layout, torch.device("cpu")).sample(logits, numbers, Draws.of(batch))
     assert made.tolist() == [-1 if token_id is None else token_id for token_id in expected]
     assert expected[1] is None

@@ -10,6 +10,7 @@ from triton_marks import needs_triton
 
 from labkit import LADDER, SamplingParams
 from labkit.bench.cost_cards import count_on_device
+from labkit.engine.step import staging as module
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, by_copy_engine
 from labkit.kernels.host_numbers import copy_numbers_triton
 
@@ -70,9 +71,6 @@ class FakeEvent:
         self.arrive, self.number = arrive, len(made)
         made.append(self)
 
-    def record(self) -> None:
-        pass
-
     def synchronize(self) -> None:
         self.arrive(self)
 
@@ -85,8 +83,7 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
         """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
         waited.append((event.number, sorted(buffer.tolist() for buffer in staging.buffers)))
 
-    monkeypatch.setattr(staging, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
+    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(land, made))
     for i in range(NUM_BUFFERS + 3):
         staging.send(torch.full((2,), i))
     assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
@@ -95,8 +92,7 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
 def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
     """It sends three times: who runs, their state, their rows."""
     staging, made, waited = PinnedStaging(2, CPU), [], []
-    monkeypatch.setattr(staging, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(waited.append, made))
+    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(waited.append, made))
     for i in range(3):
         staging.send(torch.full((2,), i))
     assert waited == []
@@ -125,8 +121,7 @@ def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
     def land(event: FakeEvent) -> None:
         copies[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
 
-    monkeypatch.setattr(pinned_tokens, "_is_cuda", True)
-    monkeypatch.setattr(torch.cuda, "Event", lambda: FakeEvent(land, made))
+    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(land, made))
     copies = [pinned_tokens.start_copy(torch.full((len(numbers),), -7)) for numbers in landing.values()]
     assert [copy.read() for copy in copies] == list(landing.values())
 
