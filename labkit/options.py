@@ -73,7 +73,7 @@ class EngineOptions:
         kernel, and none waits (`LanedDeviceStep`).
     sampler: how tokens are drawn on the device. "sorted": by sorts of every row, for what top-k and top-p cut
         off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`
-        or its plain twin (`SearchedSampler`).
+        or its plain twin (`SearchedSampler`). First tokens may be drawn while a step's are.
     batching: how rows of unequal length are put together. "padded": prompts to the longest, while nobody
         decodes (`PaddedPrefill`); "packed": prompts lie behind each other without pads (`PackedChunk`) and
         are computed in chunks beside the decode steps (`PackedPrefill`), whose attention is cut into equal

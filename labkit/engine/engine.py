@@ -322,8 +322,6 @@ class InferenceEngine:
 
     def _run_step(self) -> None:
         self._counters.steps += 1
-        if self.prefill.is_beside:  # since the step before; requests of it may have left
-            self.prefill.join_stream()
         try:
             if self.scheduler.config.decode_first:
                 self._decode()
@@ -365,10 +363,7 @@ class InferenceEngine:
         """One more token for every running request."""
         started = time.perf_counter()
         if not self.readback.is_ahead:
-            num_preempted = self.scheduler.make_room_to_decode()
-            self._counters.preemptions += num_preempted
-            if num_preempted and self.prefill.is_beside:  # in whose blocks the step's tokens may go
-                self.prefill.join_stream()
+            self._counters.preemptions += self.scheduler.make_room_to_decode()
         running = self.scheduler.running
         if not running:
             self.readback.drop()

@@ -20,8 +20,8 @@ class PackedPrefill:
 
     Nobody waits: the chunk runs beside the decode step, and while the host reads the tokens of one step, the
     GPU has the next one's work. A request that was admitted is *joining* until its first token is read: see
-    `OnlineScheduler`. If it leaves meanwhile, what is in flight for it is discarded; writes to blocks that it
-    had come before any later ones, for each step joins the chunk of the step before.
+    `OnlineScheduler`. If it leaves meanwhile, what is in flight for it is discarded, and what is launched
+    later, which may write to its blocks, waits for the chunk.
     """
 
     watch_points = ("make_chunk",)
@@ -38,9 +38,9 @@ class PackedPrefill:
         self.make_chunk = make_chunk
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
+        scheduler.wait_for_chunks = lambda: chunk_step.side.join()
         self.in_flight: ChunkInFlight | None = None  # launched last
         self.due: ChunkInFlight | None = None  # launched before that one, and to be read next
-        self.is_beside = False  # a chunk, with nothing yet that waits for it
 
     @property
     def max_tokens(self) -> int:
@@ -58,11 +58,6 @@ class PackedPrefill:
         return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
 
     # --- launches ----------------------------------------------------------------------------------
-
-    def join_stream(self) -> None:
-        """Have what the step launches wait for the chunk of the step before."""
-        self.chunk_step.side.join()
-        self.is_beside = False
 
     def launch(self) -> bool:
         """Admit what fits and launch the next chunk. False: the running requests need not wait for it.
@@ -114,7 +109,6 @@ class PackedPrefill:
                 else:
                     counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
         finished = finished_by(joining.values(), counts)
-        self.is_beside = True  # also if it fails in the middle
         launched = self.chunk_step.launch(chunk, joining, finished)
         for each, count in zip(joining.values(), counts, strict=True):
             each.num_launched += count

@@ -33,16 +33,13 @@ class PaddedPrefill:
 
     watch_points = ("sample",)
     sample = staticmethod(sample_requests)  # a prompt's first token, on the host
-    in_flight, is_beside = None, False  # all is computed within `launch`
+    in_flight = None  # all is computed within `launch`
 
     def __init__(self, network: Network, scheduler: OnlineScheduler, prefix_cache: Prefixes | None) -> None:
         self._network = network
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
         self.due: FirstTokens | None = None  # made by `launch`, and to be read
-
-    def join_stream(self) -> None:
-        """Nothing is beside a decode step."""
 
     def launch(self) -> bool:
         """Admit what fits and compute its first tokens; whether the running requests have to wait, which they

@@ -1,7 +1,7 @@
 """Who runs: the order of the queue, the budgets of a step, the memory to run in, and who makes way for it."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -76,6 +76,9 @@ class OnlineScheduler:
         self.waiting: OrderedDict[Request, None] = OrderedDict()  # a queue that can be left from any place
         self.joining: dict[Request, Joining] = {}  # in order of admission, the oldest first, as are these:
         self.running: dict[Request, InferenceSession] = {}
+        # Has the device wait for the chunks that it has begun, before blocks that these may write to are
+        # another's. Where prompts are computed in chunks, they set it.
+        self.wait_for_chunks: Callable[[], None] = nothing_to_wait_for
         self._kv_manager = kv_manager
         self._prefix_cache = prefix_cache
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
@@ -109,6 +112,7 @@ class OnlineScheduler:
         if request in self.waiting:
             del self.waiting[request]
         elif request in self.joining:
+            self.wait_for_chunks()
             self.joining[request].session.release()
             del self.joining[request]
         else:
@@ -292,3 +296,7 @@ class OnlineScheduler:
     def _growth_of_running(self) -> int:
         """Blocks, in each layer, that the next decode step takes."""
         return sum(session.next_token_takes_block for session in self.running.values())
+
+
+def nothing_to_wait_for() -> None:
+    """No chunk is ever in flight."""

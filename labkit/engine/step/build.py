@@ -32,7 +32,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane, halves_gain
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.samplers import Sampler, SearchedSampler, SortedSampler
-from labkit.engine.step.side_stream import NO_SIDE, SideStream
+from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.slots import DeviceSlots, SlotState
 from labkit.engine.step.summed import summed
 from labkit.engine.step.verify import PLAIN as PLAIN_VERIFY
@@ -203,7 +203,13 @@ def build_prefill(
     """How prompts are computed, as the options choose."""
     if parts.options.batching == "padded":
         return PaddedPrefill(network, scheduler, prefix_cache)
-    chunk_step = build_chunk_step(parts, network, scheduler, kv_manager, device_step_of(decode_step))
+    device, decoding = kv_manager.k_cache.device, device_step_of(decode_step)
+    # Not where ranks sum: two streams' sums could meet in one order here and in another there.
+    has_side = device.type == "cuda" and network.ranks.size == 1
+    side = SideStream(device) if has_side else NO_SIDE
+    with side:  # which the memory belongs to
+        chunk_step = build_chunk_step(parts, network, scheduler, kv_manager, decoding, side)
+    side.join()
     return PackedPrefill(chunk_step, parts["batching"], scheduler, prefix_cache)
 
 
@@ -213,10 +219,12 @@ def build_chunk_step(
     scheduler: OnlineScheduler,
     kv_manager: KVBlockManager,
     decoding: object,
+    side: SideStream | NoSide,
 ) -> ResidentChunkStep:
     """The device's part of a chunk, launched as the options say.
 
     decoding: the device's part of a decode step; a fused one lends its weights and kernels to short chunks.
+    side: what chunks are launched in.
     """
     device, options, config = kv_manager.k_cache.device, parts.options, scheduler.config
     on_triton = pick_attention(options.attention, device.type) is paged_attention_triton
@@ -239,9 +247,6 @@ def build_chunk_step(
         logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
         numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
         sampler.warm_up(logits, numbers)
-    # Not where ranks sum: two streams' sums could meet in one order here and in another there.
-    has_side = device.type == "cuda" and network.ranks.size == 1
-    side = SideStream(device) if has_side else NO_SIDE
     return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side)
 
 

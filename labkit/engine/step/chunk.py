@@ -149,8 +149,7 @@ class ResidentChunkStep:
     """A chunk's way to the device and back: one packed send, the forward, the draw, one copy of tokens.
 
     A chunk waits for what was launched before it, which may write to blocks that were free by then and are
-    its own now. For the same reason the next step's launches wait for the chunk, and only those of its own
-    step run at the same time.
+    its own now. What is launched later runs at the same time, if it is not behind `side.join`.
     """
 
     watch_points = ("launch", "device_step")

@@ -1,5 +1,7 @@
 """A stream beside that of the decode steps, in which a chunk of prompts runs at the same time (rung 13)."""
 
+import weakref
+
 import torch
 from torch import Tensor
 
@@ -7,17 +9,25 @@ from torch import Tensor
 class SideStream:
     """`with side:` launches go to a stream of their own, behind all that was launched before.
 
-    What is launched outside runs at the same time, until `join`.
+    What is launched outside runs at the same time. What may write to memory that the work inside was given,
+    or that is given to others, must be launched behind a `join`.
     """
 
     def __init__(self, device: torch.device) -> None:
         """device: a GPU, with its index."""
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        # PyTorch hands out the same few streams again and again, but others for each priority. Captures have
+        # those of 0: one that another engine captures in must not be this one.
+        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._main = torch.cuda.current_stream(device)
         self._fork, self._end = torch.cuda.Event(), torch.cuda.Event()
+        # An engine's memory may go while a chunk of it runs.
+        weakref.finalize(self, wait_for, self._stream, self._main).atexit = False
 
     def __enter__(self) -> None:
-        self._main = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self._device)
+        if current != self._stream:  # as it is where an interrupt came in the middle of an exit
+            self._main = current
         self._fork.record(self._main)
         self._stream.wait_event(self._fork)
         torch.cuda.set_stream(self._stream)
@@ -31,9 +41,14 @@ class SideStream:
         return tensor
 
     def join(self) -> None:
-        """Have what is launched from now on wait for what was launched inside."""
+        """Have what is launched outside from now on wait for what was launched inside."""
         self._end.record(self._stream)
-        torch.cuda.current_stream(self._device).wait_event(self._end)
+        self._main.wait_event(self._end)
+
+
+def wait_for(stream: torch.cuda.Stream, main: torch.cuda.Stream) -> None:
+    """Have what is launched in main from now on wait for what was launched in the other."""
+    main.wait_stream(stream)
 
 
 class NoSide:

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
+from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.learn.lesson_19.parts import Server, asked
 from labkit.learn.variants import Variants
 from labkit.show import Stretch
@@ -154,6 +155,7 @@ def one_request(engine: InferenceEngine, text: str, num_tokens: int, **parts: An
 def watched(server: Server, marks: Marks) -> Iterator[None]:
     """Inside the block, what the server and its engine do is noted; what the device does, behind it."""
     engine, launched, on_device = server.engine, [], []
+    chunk_step = engine.prefill.chunk_step
     clock = DeviceClock(engine.device)
 
     def step_of(inner: Callable) -> Callable:
@@ -166,11 +168,13 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
 
         return step
 
-    def launch_of(work: str, inner: Callable) -> Callable:
+    def launch_of(work: str, side: SideStream | NoSide, inner: Callable) -> Callable:
         def launch(*args: Any, **kwargs: Any) -> Any:
-            start = clock.moment()
+            with side:  # the stream in which the work is
+                start = clock.moment()
             made = inner(*args, **kwargs)
-            on_device.append((start, clock.moment(), work))
+            with side:
+                on_device.append((start, clock.moment(), work))
             launched.append(work)
             return made
 
@@ -194,8 +198,8 @@ def watched(server: Server, marks: Marks) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, name, wrapper in (
             (server.streaming.worker, "step", step_of),
-            (engine.prefill.chunk_step, "launch", partial(launch_of, "a prompt's chunk")),
-            (engine.decode_step, "start", partial(launch_of, "a token's step")),
+            (chunk_step, "launch", partial(launch_of, "a prompt's chunk", chunk_step.side)),
+            (engine.decode_step, "start", partial(launch_of, "a token's step", NO_SIDE)),
             (server.door, "frames", frames_of),
             (server.door, "admit", noting(checked)),
         ):

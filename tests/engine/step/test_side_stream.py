@@ -14,7 +14,7 @@ from labkit.watch import noting, replaced
 
 
 class UnjoinedBlocks(NoSide):
-    """Knows the blocks to which chunks may still write that nothing has waited for."""
+    """Knows the blocks to which chunks may still write, and that nothing has waited for."""
 
     def __init__(self):
         self.blocks = set()
@@ -25,16 +25,22 @@ class UnjoinedBlocks(NoSide):
 
 @contextmanager
 def clashes_noted(engine):
-    """Inside the block, the steps of the list write to blocks of a chunk that they did not wait for."""
-    clashes, side = [], engine.prefill.chunk_step.side
+    """Inside the block, the steps of the list write to blocks of a chunk that runs, and is not waited for."""
+    clashes, side, join = [], engine.prefill.chunk_step.side, engine.scheduler.join
 
     def on_chunk(chunk, joining, finished):
         side.blocks.update(*(each.session.block_ids_per_layer[0] for each in joining.values()))
+
+    def on_read(requests):  # of first tokens: the chunks are over
+        for request in requests:
+            side.blocks.difference_update(engine.scheduler.joining[request].session.block_ids_per_layer[0])
+        join(requests)
 
     def on_step(requests, sessions, longest):
         if not side.blocks.isdisjoint(session.block_ids_per_layer[0][-1] for session in sessions):
             clashes.append(engine.stats().counters.steps)
 
+    engine.scheduler.join = on_read
     with (
         replaced(engine.prefill.chunk_step, "launch", noting(on_chunk)),
         replaced(engine.decode_step, "start", noting(on_step)),
@@ -122,6 +128,15 @@ def test_on_a_gpu_what_is_inside_waits_for_what_was_launched_before():
         doubled = numbers * 2
     side.join()
     assert doubled.tolist() == [2.0] * 8
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_it_is_no_stream_in_which_another_engine_may_capture():
+    device = torch.device("cuda", torch.cuda.current_device())
+    side = SideStream(device)
+    others = {torch.cuda.Stream(device).cuda_stream for _ in range(100)}
+    with side:
+        assert len(others) < 100 and torch.cuda.current_stream().cuda_stream not in others
 
 
 @pytest.mark.cuda

@@ -21,6 +21,7 @@ def test_the_moments_of_a_request_are_in_order(device: str):
     assert [work for _, _, work in marks.launches] == ["a prompt's chunk"] + ["a token's step"] * 3
     moments = [moment for start, end, _ in marks.launches for moment in (start, end)]
     assert moments == sorted(moments)
+    assert all(end > start for start, end, _ in marks.launches)
     lanes = {stretch.lane for stretch in marks.stretches()}
     assert lanes == {"client", "event loop", "tokenizer", "engine", "model"}
     assert marks.table().loc["the prompt is computed", "ms"] > 0
