@@ -14,7 +14,7 @@ from labkit.bench.streaming import Traffic, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import StreamError
-from labkit.results.http import BY_OPENAI, BY_PROCESS, BY_THREAD, IN_PROCESS, HttpRun, counted
+from labkit.results.http import BY_OPENAI, BY_THREAD, IN_PROCESS, OPENAI_UNPACED, UNPACED, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings
 
 TASKS = Traffic(consumers="tasks", tokenize_workers=1)
@@ -35,7 +35,7 @@ class Readers:
         num = len(self._processes)
         for i, process in enumerate(self._processes):
             asked = {"port": port, "bodies": bodies[i::num], "times": times[i::num]}
-            asked["client"] = "openai" if side == BY_OPENAI else "socket"
+            asked["client"] = "openai" if side in (BY_OPENAI, OPENAI_UNPACED) else "socket"
             print(json.dumps(asked), file=process.stdin, flush=True)
         told = [json.loads(process.stdout.readline()) for process in self._processes]
         readers = [reader for each in told for reader in each["readers"]]
@@ -62,36 +62,42 @@ class Readers:
 
 
 class Sides:
-    """The ways to serve: one engine here, and one behind the command at a port.
+    """The ways to serve: an engine here, one behind the command, and one behind it that sends frames as they
+    come.
 
-    Each run has random prompts of its own, so no prefix cache helps. within: seconds in which the
-    readers ask, each at a random moment; 0: all at once.
+    Each run has random prompts of its own, so no prefix cache helps.
     """
 
     def __init__(
-        self, engine: InferenceEngine, port: int, readers: Readers, size: tuple[int, int, int], within: float
+        self, engine: InferenceEngine, ports: tuple[int, int], readers: Readers, size: tuple[int, int, int]
     ) -> None:
-        """size: readers, tokens of a prompt, and tokens of an answer."""
+        """ports: of the two commands. size: readers, tokens of a prompt, and tokens of an answer."""
         self.engine = engine
-        self._port, self._readers = port, readers
+        self._port, self._unpaced_port = ports
+        self._readers = readers
         self._num, self._prompt_tokens, new_tokens = size
         self._params = SamplingParams(new_tokens, stop_on_eos=False)
-        self._within, self._numbers = within, random.Random(0)
+        self._numbers = random.Random(0)
 
-    def run(self, side: str) -> HttpRun:
-        """One run of that side."""
+    def run(self, side: str, within: float) -> HttpRun:
+        """One run of that side. within: seconds in which the readers ask, each at a random moment; 0: all at
+        once."""
         prompts = [self._prompt() for _ in range(self._num)]
-        times = sorted(self._within * self._numbers.random() for _ in prompts)
+        times = sorted(within * self._numbers.random() for _ in prompts)
         if side == IN_PROCESS:
             return run_in_process(self.engine, prompts, times, self._params)
-        if side in (BY_PROCESS, BY_OPENAI):
-            return self._readers.run(side, self._port, self._bodies(prompts), times)
-        assert side == BY_THREAD
+        if side != BY_THREAD:
+            port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
+            return self._readers.run(side, port, self._bodies(prompts), times)
         from labkit.serve import RunningServer, make_app  # which need an extra
 
         with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
             port = int(running.url.rpartition(":")[2])
             return self._readers.run(side, port, self._bodies(prompts), times)
+
+    def seconds_at(self, share: float, rate: float) -> float:
+        """In how many seconds all must ask, so that they are served at that share of a rate of tokens."""
+        return self._num * self._params.max_new_tokens / (share * rate) if share else 0.0
 
     def _prompt(self) -> tuple[int, ...]:
         vocab_size = self.engine.model.config.vocab_size

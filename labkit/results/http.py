@@ -14,7 +14,8 @@ from labkit.results.typed import Count, Positive, Time
 
 IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
 BY_OPENAI = "http, openai's client"
-SIDES = (IN_PROCESS, BY_PROCESS, BY_OPENAI, BY_THREAD)
+UNPACED, OPENAI_UNPACED = "http, --frame-every 0", "http, openai's client, --frame-every 0"
+SIDES = (IN_PROCESS, BY_PROCESS, UNPACED, BY_OPENAI, OPENAI_UNPACED, BY_THREAD)
 STEP = 1e-5  # seconds, to which times are kept
 
 

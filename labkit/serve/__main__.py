@@ -13,7 +13,7 @@ from labkit.engine import StreamingServer
 from labkit.errors import LabkitError
 from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
-from labkit.serve.engine_process import EngineSettings, keep_all_there_is
+from labkit.serve.engine_process import FRAME_EVERY, EngineSettings, keep_all_there_is
 from labkit.serve.http import API_KEY, Server, app_over
 from labkit.serve.running import DrainingServer, logger
 
@@ -36,6 +36,13 @@ def make_parser() -> argparse.ArgumentParser:
         "--max-positions", type=int, help="tokens of the longest request; as many as the model has without it"
     )
     add("--max-requests", type=int, default=1024, help="unfinished answers; more get 429: %(default)s")
+    add(
+        "--frame-every",
+        type=float,
+        default=FRAME_EVERY,
+        help="milliseconds from a frame of a stream to its next at least, with all tokens that were made "
+        "meanwhile; a first token and an end never wait: %(default)s",
+    )
     add("--drain", type=float, default=30, help="seconds that answers have to end at shutdown: %(default)s")
     return parser
 

@@ -25,11 +25,12 @@ from labkit.serve.wire import Made, Wire, introduction
 
 TELL_STATS_EVERY = 0.1  # seconds
 LOOK_AFTER_PARENT_EVERY = 0.5  # seconds
+FRAME_EVERY = 5.0  # milliseconds; a screen shows a new picture every 7 to 16
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which engine is made: as the flags of `python -m labkit.serve` say."""
+    """Which engine is made, and how often its streams get tokens, in milliseconds: the server's flags."""
 
     model: str
     rung: str
@@ -37,6 +38,7 @@ class EngineSettings:
     max_batch_size: int = FITTED
     max_blocks: int = FITTED
     max_positions: int = FITTED
+    frame_every: float = FRAME_EVERY
 
     def make_engine(self) -> InferenceEngine:
         """The engine. Raises what `load_model` and `InferenceEngine` do."""
@@ -61,12 +63,17 @@ class ToOtherProcess:
 
 
 class EngineHost(Worker):
-    """Drives an engine for another process: one message per step has the new tokens of all requests, and what
-    that process asks for is read at once between two steps. It ends when the other end is closed.
+    """Drives an engine for another process: one message has the new tokens of all requests, and what that
+    process asks for is read at once between two steps. It ends when the other end is closed.
+
+    A request's first token and its end are told with their step; the tokens between them together, so many
+    milliseconds, `frame_every`, after others were. To send and to read a frame takes longer than a fast
+    engine's step, so with a frame for each token, readers fall behind.
     """
 
-    def __init__(self, engine: InferenceEngine, end: socket.socket) -> None:
-        super().__init__(engine, stream_interval=1)
+    def __init__(self, engine: InferenceEngine, end: socket.socket, frame_every: float = FRAME_EVERY) -> None:
+        super().__init__(engine, stream_interval=sys.maxsize)  # `hand_over` says when
+        self._every, self._due = frame_every / 1e3, 0.0
         self._wire = Wire(end)
         self._submissions: dict[int, Submission[ToOtherProcess]] = {}  # unfinished, by the other's numbers
         self._made = Made()
@@ -106,14 +113,20 @@ class EngineHost(Worker):
         self._submissions.pop(submission.queue.number, None)
 
     def hand_over(self, outputs: StepOutputs) -> None:
-        """As a worker does; but where no request ends, in columns: the next step waits for this."""
+        """Have what is due sent. Between two ends, nothing but lists is touched: the next step waits."""
         if outputs.completions:
-            return super().hand_over(outputs)
-        submissions = [self.running[request_id] for request_id in outputs.request_ids]
-        for submission in submissions:
-            submission.num_sent += 1
-        self._made.numbers += [submission.queue.number for submission in submissions]
-        self._made.token_ids += outputs.token_ids  # type: ignore[arg-type]  # only an end may lack one
+            super().hand_over(outputs)
+        else:
+            for request_id, token_id in zip(outputs.request_ids, outputs.token_ids, strict=True):
+                self.running[request_id].unsent.append(token_id)  # type: ignore[arg-type]  # it lacks none
+        now = time.perf_counter()
+        if is_due := now >= self._due:
+            self._due = now + self._every
+        for submission in self.running.values():
+            if submission.unsent and (is_due or not submission.num_sent):
+                self._made.add_tokens(submission.queue.number, submission.unsent)
+                submission.num_sent += len(submission.unsent)
+                submission.unsent = []
 
     def deliver(self) -> None:
         """Send everything in one message; the engine's state with it now and then, and before sleeping."""
@@ -157,7 +170,7 @@ def main() -> None:
         wire.send({"refused": str(error)})
         return
     keep_all_there_is()
-    host = EngineHost(engine, wire.socket)
+    host = EngineHost(engine, wire.socket, settings["frame_every"])
     host.start()
     host.thread.join()
     if engine.guard.is_broken:

@@ -6,6 +6,7 @@ Such a pair has no address, so nobody else can reach it; and whoever is left alo
 import contextlib
 import json
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -116,7 +117,7 @@ def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:
 
 
 class Made:
-    """What requests' consumers get next, as columns: a step adds a token of every request at once.
+    """What requests' consumers get next, as columns.
 
     As a message it is [numbers, tokens, ends]: the numbers of requests, a token for each of them, and for
     each request that has ended [its number, how it ended].
@@ -138,10 +139,14 @@ class Made:
             self._ends.append([number, [type(item).__name__, str(item)]])
         else:
             token_ids, completion = item
-            self.numbers += [number] * len(token_ids)
-            self.token_ids += token_ids
+            self.add_tokens(number, token_ids)
             if completion is not None:
                 self._ends.append([number, end_of(completion)])
+
+    def add_tokens(self, number: int, token_ids: Sequence[int]) -> None:
+        """Add tokens that a request's consumer gets."""
+        self.numbers += [number] * len(token_ids)
+        self.token_ids += token_ids
 
     def take(self) -> list[Any]:
         """The message; nothing is left."""

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import httpx
@@ -24,6 +25,7 @@ from labkit.engine.prompt import Limits
 from labkit.errors import LabkitError, StreamError
 from labkit.model.small import save_small_checkpoint
 from labkit.paths import ROOT
+from labkit.serve import engine_process
 from labkit.serve.__main__ import engine_server
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
@@ -127,6 +129,56 @@ def test_streams_of_an_engine_that_is_gone_end_with_an_error(monkeypatch):
             list(stream)
         wait_for(lambda: not door.thread.is_alive())  # the server ends, too
         assert door.streaming.num_unfinished == 0 and door.server.has_lost_engine
+
+
+async def sizes_of(stream, sizes):
+    """How many tokens each chunk has, until the stream ends or raises."""
+    async for chunk in stream:
+        sizes.append(len(chunk.token_ids))
+
+
+def test_tokens_between_the_first_and_the_end_come_when_they_are_due(monkeypatch):
+    now, sent = [0.0], []
+    monkeypatch.setattr(engine_process, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    engine = make_engine()
+    step = engine.step
+
+    def step_in_a_millisecond():
+        now[0] += 0.001
+        return step()
+
+    monkeypatch.setattr(engine, "step", step_in_a_millisecond)
+
+    async def read():
+        client = by_wire(engine, frame_every=2.5)
+        send = client.host._wire.send
+        client.host._wire.send = lambda message: (sent.append(len(message[0])), send(message))
+        await sizes_of(client.submit_async([1, 2], SamplingParams(9)), [])
+        await asyncio.to_thread(client.close)
+
+    asyncio.run(read())
+    assert [size for size in sent if size] == [1, 3, 3, 2]
+
+
+def test_tokens_that_wait_are_given_before_what_ends_their_stream(monkeypatch):
+    engine, sizes = make_engine(), []
+    step, calls = engine.step, count(1)
+
+    def fail():
+        if next(calls) == 6:
+            raise RuntimeError("no luck")
+        return step()
+
+    async def read():
+        client = by_wire(engine, frame_every=1e9)
+        await sizes_of(client.submit_async([1, 2], SamplingParams(7)), sizes)
+        monkeypatch.setattr(engine, "step", fail)
+        with pytest.raises(StreamError, match="when this request had 5 tokens"):
+            await sizes_of(client.submit_async([1, 2], SamplingParams(7)), sizes)
+        await asyncio.to_thread(client.close)
+
+    asyncio.run(read())
+    assert sizes == [1, 6, 1, 4]
 
 
 def test_a_server_without_an_engine_says_so():

@@ -10,7 +10,7 @@ import openai
 
 from labkit.engine import InferenceEngine, StreamingServer
 from labkit.serve.engine_client import EngineClient
-from labkit.serve.engine_process import EngineHost
+from labkit.serve.engine_process import FRAME_EVERY, EngineHost
 from labkit.serve.http import Server, app_over
 from labkit.serve.running import RunningServer
 
@@ -23,10 +23,12 @@ class HostedClient(EngineClient):
     host: EngineHost
 
 
-def by_wire(engine: InferenceEngine, max_inflight_requests: int | None = 1024) -> HostedClient:
+def by_wire(
+    engine: InferenceEngine, max_inflight_requests: int | None = 1024, frame_every: float = FRAME_EVERY
+) -> HostedClient:
     """A client of an `EngineHost` in a thread."""
     here, there = socket.socketpair()
-    host = EngineHost(engine, there)
+    host = EngineHost(engine, there, frame_every)
     host.start()
     client = HostedClient(here, max_inflight_requests=max_inflight_requests)
     client.voice = engine.model.voice  # the tests' own tokenizer is no kind that is sent

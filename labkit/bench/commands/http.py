@@ -1,20 +1,22 @@
 """http: serves readers in turn in the process and over HTTP, and says what share of the tokens comes through.
 
-All readers ask at once, or within --within seconds, each over a connection that is open, from processes of
+All readers ask at once, or, with --share, at random moments: each side's so that it makes that share of the
+tokens per second that it makes when all ask at once. Each has a connection that is open, in processes of
 their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its own,
-as `python -m labkit.serve` has it, and then in a thread of the server's. The command is read by sockets that
-only note when a frame came, and by the `openai` package's client, which reads each frame as it comes. Prompts
-are random, and new in each run. TTFT runs from a reader's request to its first text; ITL is between two
-frames of a reader, in each of which are all tokens that had come. *Readers busy* is the share of a core that
-their busiest process takes: near 100 %, take more --clients. The record is written after every round.
+as `python -m labkit.serve` has it, once as it is and once with --frame-every 0, and then in a thread of the
+server's. The command is read by sockets that only note when a frame came, and by the `openai` package's
+client, which reads each frame as it comes. Prompts are random, and new in each run. TTFT runs from a reader's
+request to its first text; ITL is between two frames of a reader, in each of which are all tokens that had
+come. *Readers busy* is the share of a core that their busiest process takes: near 100 %, take more --clients.
+The record is written after every round.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from labkit.bench.commands.arguments import COUNT, SECONDS, ServedFlags, rounds_flag
-from labkit.bench.commands.flags import ByDevice, flag
+from labkit.bench.commands.arguments import BATCH, COUNT, ServedFlags, real_number, rounds_flag
+from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.http import Readers, ServerCommand, Sides
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
@@ -30,14 +32,15 @@ BLOCK_SIZE = 64
 class Settings(ServedFlags):
     """The command's flags."""
 
-    readers: int = flag(ByDevice(64, 8), "this many readers ask at once", COUNT)
+    readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
+    max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
     prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
     max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)
     clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
-    within: float = flag(
+    share: float = flag(
         0.0,
-        "the readers ask at random moments of this time (default: %(default)s, all at once)",
-        SECONDS,
+        "the readers ask at random moments, for this share of a side's highest rate (default: all at once)",
+        Kind(real_number(0, 1), "R"),
     )
     rounds: int = rounds_flag(3)
 
@@ -49,27 +52,30 @@ def run(args: Settings) -> None:
     """
     device = pick_device(args.device)
     blocks = -(-(args.prompt_tokens + args.max_new_tokens) // BLOCK_SIZE)
-    settings = EngineSettings(args.model, args.rung, str(device), args.readers, 2 * args.readers * blocks)
+    size = args.readers, args.prompt_tokens, args.max_new_tokens
+    max_blocks = 2 * args.max_batch_size * blocks
+    settings = EngineSettings(args.model, args.rung, str(device), args.max_batch_size, max_blocks)
     bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
 
     def record() -> Record:
         return make_record("http", device, bandwidth, args.settings, samples)
 
-    said("the server starts, and an engine is made here")
+    said("two servers start, and an engine is made here")
     with (
         Readers(args.clients) as readers,
         ServerCommand(settings) as server,
+        ServerCommand(replace(settings, frame_every=0.0)) as unpaced,
         args.until_interrupted(samples),
     ):
         engine = settings.make_engine()
-        size = args.readers, args.prompt_tokens, args.max_new_tokens
-        sides = Sides(engine, server.port(), readers, size, args.within)
+        sides = Sides(engine, (server.port(), unpaced.port()), readers, size)
         for side in SIDES:
-            said(f"to warm up, {in_words(sides.run(side))}")
+            said(f"to warm up, {in_words(sides.run(side, 0.0))}")
         keep_all_there_is()  # as both processes of the command do
+        within = {side: sides.seconds_at(args.share, sides.run(side, 0.0).rate) for side in SIDES}
         for number in range(args.rounds):
             for side in (*SIDES, *SIDES[::-1]):
-                samples.append(sides.run(side))
+                samples.append(sides.run(side, within[side]))
                 said(f"round {number + 1} of {args.rounds}, {in_words(samples[-1])}")
             if args.json:
                 write_record(record(), args.json)
