@@ -277,7 +277,8 @@ class Door:
         answers = [form.frames(index) for index in range(num_answers)]
         ended: dict[int, Completion] = {}
         try:
-            yield b"".join(map(form.opening, range(num_answers)))
+            if opening := b"".join(map(form.opening, range(num_answers))):
+                yield opening
             async for index, (text, token_ids, completion) in chain(first, pieces):
                 if completion is None:
                     if more := answers[index].text(text, token_ids):

@@ -152,11 +152,11 @@ def prompts_of(prompt: Any) -> list[str | Sequence[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, list) and prompt:
-        if all(is_whole(token_id) for token_id in prompt):
+        if set(map(type, prompt)) == {int}:  # JSON has no other whole numbers, and a prompt may be long
             return [prompt]
         if all(isinstance(text, str) for text in prompt):
             return list(prompt)
-        if all(isinstance(ids, list) and all(map(is_whole, ids)) for ids in prompt):
+        if all(isinstance(ids, list) and set(map(type, ids)) <= {int} for ids in prompt):
             return list(prompt)
     raise ApiError(400, "prompt must be a text, a list of token ids, or a list of either", "prompt")
 
