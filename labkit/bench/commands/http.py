@@ -39,7 +39,7 @@ class Settings(ServedFlags):
     clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
     share: float = flag(
         0.0,
-        "the readers ask at random moments, for this share of a side's highest rate (default: all at once)",
+        "the readers ask at random moments, for this share of a side's highest rate (default: %(default)s, all at once)",
         Kind(real_number(0, 1), "R"),
     )
     rounds: int = rounds_flag(3)
