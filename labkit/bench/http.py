@@ -96,8 +96,8 @@ class Sides:
             return self._readers.run(side, port, self._bodies(prompts), times)
 
     def seconds_at(self, share: float, rate: float) -> float:
-        """In how many seconds all must ask, so that they are served at that share of a rate of tokens."""
-        return self._num * self._params.max_new_tokens / (share * rate) if share else 0.0
+        """In how many seconds all must ask, so that they ask for that share of a rate of tokens."""
+        return self._num * self._params.max_new_tokens / (share * rate)
 
     def _prompt(self) -> tuple[int, ...]:
         vocab_size = self.engine.model.config.vocab_size

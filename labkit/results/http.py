@@ -61,7 +61,7 @@ class HttpRecord(Record):
             runs = self.only(side=side)
             rows[side] = {
                 "tokens/s": f"{self.rate(side):,.0f}",
-                "share": f"{self.rate(side) / self.rate(IN_PROCESS):.1%}",
+                "of in process": f"{self.rate(side) / self.rate(IN_PROCESS):.1%}",
                 **felt_in(runs),
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.2f}",
                 "readers busy": f"{max(run.busy for run in runs):.0%}",

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 from dataclasses import fields
 
@@ -38,13 +39,21 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-requests", type=int, default=1024, help="unfinished answers; more get 429: %(default)s")
     add(
         "--frame-every",
-        type=float,
+        type=milliseconds,
         default=FRAME_EVERY,
-        help="milliseconds from a frame of a stream to its next at least, with all tokens that were made "
-        "meanwhile; a first token and an end never wait: %(default)s",
+        help="milliseconds at least from one time that tokens go to their streams to the next; first tokens "
+        "and ends never wait, and with the engine in a thread nothing does: %(default)s",
     )
     add("--drain", type=float, default=30, help="seconds that answers have to end at shutdown: %(default)s")
     return parser
+
+
+def milliseconds(text: str) -> float:
+    """A time, as a flag has it."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time: give milliseconds, 0 or more")
+    return value
 
 
 def is_loopback(host: str) -> bool:

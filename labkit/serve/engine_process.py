@@ -66,9 +66,10 @@ class EngineHost(Worker):
     """Drives an engine for another process: one message has the new tokens of all requests, and what that
     process asks for is read at once between two steps. It ends when the other end is closed.
 
-    A request's first token and its end are told with their step; the tokens between them together, so many
-    milliseconds, `frame_every`, after others were. To send and to read a frame takes longer than a fast
-    engine's step, so with a frame for each token, readers fall behind.
+    A request's first token and its end are told with their step; the tokens between them, those of all
+    requests together, with the first step that ends so many milliseconds, `frame_every`, after the last ones
+    were. To send and to read a frame takes longer than a fast engine's step, so with a frame for each token,
+    readers fall behind.
     """
 
     def __init__(self, engine: InferenceEngine, end: socket.socket, frame_every: float = FRAME_EVERY) -> None:
@@ -106,7 +107,8 @@ class EngineHost(Worker):
     def _leave(self, submission: Submission[ToOtherProcess]) -> None:
         """The consumer of a request has left: [its number]."""
         self.cancel(submission)
-        submission.queue.put_nowait(None)
+        if submission.request_id not in self.running:  # else it had ended, and its end is still to come
+            submission.queue.put_nowait(None)
 
     def forget(self, submission: Submission) -> None:
         super().forget(submission)
@@ -122,8 +124,8 @@ class EngineHost(Worker):
         now = time.perf_counter()
         if is_due := now >= self._due:
             self._due = now + self._every
-        for submission in self.running.values():
-            if submission.unsent and (is_due or not submission.num_sent):
+        for submission in map(self.running.get, self.running if is_due else outputs.request_ids):
+            if submission and submission.unsent and (is_due or not submission.num_sent):
                 self._made.add_tokens(submission.queue.number, submission.unsent)
                 submission.num_sent += len(submission.unsent)
                 submission.unsent = []

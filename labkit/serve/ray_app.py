@@ -29,7 +29,7 @@ from labkit.engine import EngineStats
 from labkit.ladder import FINISHED, LADDER
 from labkit.serve.affinity import POLICIES, beginning
 from labkit.serve.engine_client import EngineClient
-from labkit.serve.engine_process import EngineSettings
+from labkit.serve.engine_process import FRAME_EVERY, EngineSettings
 from labkit.serve.errors import ApiError
 from labkit.serve.http import LARGEST_BODY, app_over
 from labkit.serve.replies import frame
@@ -255,6 +255,7 @@ class AppArgs(BaseModel):
     cpus: float = Field(default=1, ge=0)  # of each replica, which is also its number of threads
     policy: Literal["prefix", "round-robin"] = "prefix"  # by which requests are routed: `POLICIES`
     ingresses: int = Field(default=1, ge=1)  # each knows only what it has sent to the replicas itself
+    frame_every: float = Field(default=FRAME_EVERY, ge=0)  # milliseconds: see `EngineHost`
     frames_per_second: float = Field(default=2500, gt=0)  # of streams, that one ingress carries
     max_ongoing_requests: int = Field(default=256, ge=1)  # in each replica; more wait in the ingress
     max_queued_requests: int = Field(default=1024, ge=-1)  # that wait there; more get 429; -1: no limit

@@ -218,7 +218,7 @@ def door_line() -> str:
 def http_of(record: HttpRecord) -> str:
     """A sentence about a record of the benchmark over HTTP, and its table."""
     share = record.settings.get("share", 0)
-    when = f"at random moments, each side at {share:.0%} of its highest rate" if share else "all at once"
+    when = f"at random moments, of each side {share:.0%} of its highest rate" if share else "all at once"
     machine = (
         f"{record.date[:10]}: {record.readers} readers ask for {record.max_new_tokens} tokens, {when}, of "
         f"`{record.settings['model']}` on rung {record.settings['rung']}, on an {record.host.device}."

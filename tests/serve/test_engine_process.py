@@ -22,11 +22,11 @@ from streaming_helpers import TIMEOUT, wait_for
 from labkit import SamplingParams, load_model
 from labkit.engine import StreamingServer
 from labkit.engine.prompt import Limits
-from labkit.errors import LabkitError, StreamError
+from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.model.small import save_small_checkpoint
 from labkit.paths import ROOT
 from labkit.serve import engine_process
-from labkit.serve.__main__ import engine_server
+from labkit.serve.__main__ import engine_server, make_parser
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
 from labkit.serve.http import app_over
@@ -179,6 +179,38 @@ def test_tokens_that_wait_are_given_before_what_ends_their_stream(monkeypatch):
 
     asyncio.run(read())
     assert sizes == [1, 6, 1, 4]
+
+
+def test_an_end_is_told_once_also_where_the_reader_has_left(monkeypatch):
+    """A request that ended in a step that failed can't be cancelled: its end comes with the next step."""
+    engine, ends = make_engine(), []
+
+    def refuse(request_id):
+        raise RequestError("it has ended")
+
+    monkeypatch.setattr(engine, "cancel", refuse)
+
+    async def leave():
+        client = by_wire(engine)
+        send = client.host._wire.send
+        client.host._wire.send = lambda message: (ends.extend(message[2]), send(message))
+        stream = client.submit_async([1, 2], SamplingParams(20))
+        await anext(stream)
+        stream.close()
+        while client.num_unfinished:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(client.close)
+
+    asyncio.run(leave())
+    ((number, end),) = ends
+    assert number == 0 and end[0] == "length"
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
+def test_a_time_that_is_none_is_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--model", "random:small", "--frame-every", text])
+    assert "argument --frame-every" in capsys.readouterr().err
 
 
 def test_a_server_without_an_engine_says_so():

@@ -1,9 +1,9 @@
 """http: serves readers in turn in the process and over HTTP, and says what share of the tokens comes through.
 
-All readers ask at once, or, with --share, at random moments: each side's so that it makes that share of the
-tokens per second that it makes when all ask at once. Each has a connection that is open, in processes of
-their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its own,
-as `python -m labkit.serve` has it, once as it is and once with --frame-every 0, and then in a thread of the
+All readers ask at once, or, with --share, at random moments: each side is asked for that share of the tokens
+per second that it makes when all ask at once. Each has a connection that is open, in processes of their own;
+in the process they are tasks of one event loop. Over HTTP the engine is in a process of its own, as
+`python -m labkit.serve` has it, once as it is and once with --frame-every 0, and then in a thread of the
 server's. The command is read by sockets that only note when a frame came, and by the `openai` package's
 client, which reads each frame as it comes. Prompts are random, and new in each run. TTFT runs from a reader's
 request to its first text; ITL is between two frames of a reader, in each of which are all tokens that had
@@ -39,7 +39,8 @@ class Settings(ServedFlags):
     clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
     share: float = flag(
         0.0,
-        "the readers ask at random moments, for this share of a side's highest rate (default: %(default)s, all at once)",
+        "the readers ask at random moments, for this share of a side's highest rate "
+        "(default: %(default)s, all at once)",
         Kind(real_number(0, 1), "R"),
     )
     rounds: int = rounds_flag(3)
@@ -56,9 +57,10 @@ def run(args: Settings) -> None:
     max_blocks = 2 * args.max_batch_size * blocks
     settings = EngineSettings(args.model, args.rung, str(device), args.max_batch_size, max_blocks)
     bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
+    within: dict[str, float] = {}  # seconds in which the readers of each side ask
 
     def record() -> Record:
-        return make_record("http", device, bandwidth, args.settings, samples)
+        return make_record("http", device, bandwidth, args.settings | {"within": within}, samples)
 
     said("two servers start, and an engine is made here")
     with (
@@ -72,7 +74,8 @@ def run(args: Settings) -> None:
         for side in SIDES:
             said(f"to warm up, {in_words(sides.run(side, 0.0))}")
         keep_all_there_is()  # as both processes of the command do
-        within = {side: sides.seconds_at(args.share, sides.run(side, 0.0).rate) for side in SIDES}
+        for side in SIDES:
+            within[side] = args.share and sides.seconds_at(args.share, sides.run(side, 0.0).rate)
         for number in range(args.rounds):
             for side in (*SIDES, *SIDES[::-1]):
                 samples.append(sides.run(side, within[side]))
