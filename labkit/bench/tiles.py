@@ -62,6 +62,7 @@ class TileBench(Protocol):
 
     room: int  # bytes of shared memory that a program can have
     element_size: int  # bytes of an input
+    has_rings: bool  # whether a copy engine can bring the inputs
 
     def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
         """Compile these at once; those that can be launched by the time `until`."""
@@ -109,10 +110,14 @@ class Found(NamedTuple):
 # --- which tiles ----------------------------------------------------------------------------------------
 
 
-def candidates(case: Case, room: int, element_size: int) -> list[Tile]:
+def candidates(case: Case, bench: TileBench) -> list[Tile]:
     """The tiles that are worth a try, those first most like today's; held ones and others in turn."""
-    staged, held = staged_candidates(case, room, element_size), held_candidates(case, element_size)
-    return [tile for pair in zip_longest(staged, held) for tile in pair if tile is not None]
+    kinds = [
+        staged_candidates(case, bench.room, bench.element_size),
+        held_candidates(case, bench.element_size),
+        ring_candidates(case, bench.room) if bench.has_rings else [],
+    ]
+    return [tile for turn in zip_longest(*kinds) for tile in turn if tile is not None]
 
 
 def staged_candidates(case: Case, room: int, element_size: int) -> list[Tile]:
@@ -157,6 +162,31 @@ def held_candidates(case: Case, element_size: int) -> list[Tile]:
     return sorted(fits, key=lambda tile: (distance(tile, today), tile))
 
 
+def ring_candidates(case: Case, room: int) -> list[Tile]:
+    """Tiles with a ring, of which one, two or three programs have room on a multiprocessor; those first that
+    are launched as about as many programs as there are multiprocessors."""
+    (_, N, K, can_split, *_), rows, _ = case
+    made = {
+        Tile(block_m, block_n, block_k, split_k, block_m // 16, slots, True)
+        for block_m in (64, 128)
+        for block_n in (16, 32, 64, 128)
+        for block_k in (64, 128, 256)
+        for split_k in ((1, 2, 3, 4, 6) if can_split else (1,))
+        for programs in (1, 2, 3)
+        for boxes in [-(-K // (block_k * split_k))]
+        for slots in [min(boxes, room // programs // ((block_m + block_n) * block_k * 2))]
+        if block_m < 2 * max(64, rows) and slots >= min(boxes, 2)
+        if split_k == 1 or (boxes * block_k >= 256 and (split_k - 1) * boxes * block_k < K)
+    }
+    fits = [
+        tile
+        for tile in made
+        if ENOUGH_PROGRAMS // 6 <= num_programs(tile, rows, N) and has_workspace(tile, rows, N)
+        if tile.split_k == 1 or num_programs(tile, rows, N) <= 3 * ENOUGH_PROGRAMS
+    ]
+    return sorted(fits, key=lambda tile: (abs(log2(num_programs(tile, rows, N) / ENOUGH_PROGRAMS)), tile))
+
+
 def up(number: int) -> int:
     """The power of 2 that is not below a number."""
     return max(16, 1 << (number - 1).bit_length())
@@ -180,7 +210,8 @@ def distance(tile: Tile, other: Tile) -> float:
 
 
 def variants(tile: Tile, room: int, element_size: int) -> list[Tile]:
-    """The same blocks with other numbers of stages and warps that fit; of a held tile all have been tried."""
+    """The same blocks with other numbers of stages and warps that fit; of a held tile, in registers or in a
+    ring, all have been tried."""
     if is_held(tile):
         return []
     made = [tile._replace(num_stages=stages, num_warps=warps) for warps in (4, 8) for stages in STAGES]
@@ -240,7 +271,7 @@ def nearest_tiles(search: Search, bench: TileBench) -> list[Tile]:
 
 def all_tiles(search: Search, bench: TileBench) -> list[Tile]:
     """All blocks that are worth a try."""
-    return candidates(search.case, bench.room, bench.element_size)
+    return candidates(search.case, bench)
 
 
 def variants_of_fastest(search: Search, bench: TileBench) -> list[Tile]:

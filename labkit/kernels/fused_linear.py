@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.prefetch import can_prefetch
+from labkit.kernels.ring_linear import launch_norm_ring
 from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile, is_held
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
@@ -157,17 +158,21 @@ def norm_linear_triton(
     one kernel; all is float32 from the product to the end.
 
     Takes what `norm_linear_plain` takes. tile: None picks it by the sizes and the GPU, from `measured` where
-    that has one; a held one has its weights in registers before x is there. prefetch: where a program can
+    that has one; a held one has weights on the chip before x is there. prefetch: where a program can
     wait for x, its weights come into the L2 cache meanwhile.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_norm_linear(x, statistics, layer, gelu)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
-    tile = check_tile(tile or default_tile(x, N, measured, can_split=False), can_split=False)
+    tile = check_tile(tile or default_tile(x, layer.weight, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
-    _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
+    grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))
+    if tile.ring:
+        launch_norm_ring(x, statistics, layer, gelu, out, tile)
+        return out
+    _norm_linear_kernel[grid](
         x,
         statistics.parts,
         layer.weight,

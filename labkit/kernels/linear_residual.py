@@ -17,6 +17,7 @@ from labkit.kernels.fused_linear import (
     row_statistics,
 )
 from labkit.kernels.prefetch import can_prefetch
+from labkit.kernels.ring_linear import launch_residual_ring
 from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,
@@ -97,7 +98,7 @@ def linear_residual_triton(
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
     (M, K), N = x.shape, len(weight)
-    tile = check_tile(tile or default_tile(x, N, measured, can_split=True), can_split=True)
+    tile = check_tile(tile or default_tile(x, weight, measured, can_split=True), can_split=True)
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
     partials = counters = None
     if tile.split_k > 1:
@@ -107,6 +108,9 @@ def linear_residual_triton(
         partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     statistics = torch.empty(M, grid[1], 2, dtype=torch.float32, device=x.device)
+    if tile.ring:
+        launch_residual_ring(x, weight, bias, residual, out, statistics, partials, counters, tile)
+        return out, RowStatistics(statistics, tile.block_n)
     try:
         _linear_residual_kernel[grid](
             x,

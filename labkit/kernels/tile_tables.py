@@ -31,7 +31,7 @@ from labkit.kernels.triton_runtime import triton, triton_status
 SHIPPED = Path(__file__).parent / "shipped_tiles"
 HOPPER = (9, 0)  # compute capability
 H100 = "nvidia_h100_80gb_hbm3"
-MOST = Tile(256, 256, 512, 16, 16, 8)  # beyond it no kernel is compiled
+MOST = Tile(256, 256, 512, 16, 16, 16, True)  # beyond it no kernel is compiled
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -17,9 +17,10 @@ class Tile(NamedTuple):
     """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
     split_k programs share one such tile.
 
-    num_stages: how many times block_k inputs are on their way at once. 1: the tile is held, that is, all of a
-    program's weights come into registers, before the kernel in front has ended. block_m 1: for a single row,
-    multiplied without tensor cores.
+    num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come into
+    registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without tensor
+    cores. ring: Hopper's copy engine brings the inputs, into num_stages slots (`ring_linear`), and the first
+    weights before the kernel in front has ended.
     """
 
     block_m: int
@@ -28,11 +29,22 @@ class Tile(NamedTuple):
     split_k: int
     num_warps: int
     num_stages: int
+    ring: bool = False
+
+
+NUMBERS = Tile._fields[:-1]
 
 
 def is_held(tile: Tile) -> bool:
-    """Whether a program holds all its weights in registers before it waits for its inputs."""
-    return tile.num_stages == 1
+    """Whether a program has weights, in registers or in a ring, before it waits for its inputs."""
+    return tile.num_stages == 1 or tile.ring
+
+
+def can_be_boxed(matrix: Tensor) -> bool:
+    """Whether a copy engine can cut boxes from a matrix of 16-bit numbers: its rows begin at multiples of 16
+    bytes."""
+    places = matrix.data_ptr(), matrix.stride(0) * matrix.element_size()
+    return matrix.element_size() == 2 and matrix.stride(1) == 1 and all(place % 16 == 0 for place in places)
 
 
 # --- tiles for any GPU, and the rule ---------------------------------------------------------------------
@@ -140,14 +152,19 @@ def tiles_in_words(
     return f"{first} for {count} of {len(products)} products{rest}"
 
 
-def default_tile(x: Tensor, N: int, measured: MeasuredTiles = NOTHING_MEASURED, *, can_split: bool) -> Tile:
-    """The tile for x [M, K] and N outputs on x's device: the measured one, if there is one.
+def default_tile(
+    x: Tensor, weight: Tensor, measured: MeasuredTiles = NOTHING_MEASURED, *, can_split: bool
+) -> Tile:
+    """The tile for x [M, K] and weight [N, K] on their device: the measured one, if there is one.
 
-    measured: for x's element size. Else `tile_of` picks it for half precision on an H100; float32 gets fewer
-    inputs at a time, for a thread's registers hold fewer of them. A GPU with less shared memory gets what
-    fits into it.
+    measured: for x's element size. Else, or where that is a ring and the copy engine cannot read these two,
+    `tile_of` picks it for half precision on an H100; float32 gets fewer inputs at a time, for a thread's
+    registers hold fewer of them. A GPU with less shared memory gets what fits into it.
     """
-    tile = chosen_tile(max(len(x), 1), N, x.shape[1], measured, x.element_size(), can_split=can_split)
+    (M, K), N = x.shape, len(weight)
+    tile = chosen_tile(max(M, 1), N, K, measured, x.element_size(), can_split=can_split)
+    if tile.ring and not (can_be_boxed(x) and can_be_boxed(weight)):
+        tile = tile_of(max(M, 1), N, K, can_split=can_split)
     return tile_with_room(tile, x.element_size(), shared_memory_of(x.device))
 
 
@@ -202,17 +219,17 @@ def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
 
 def staged_bytes(tile: Tile, element_size: int) -> int:
     """Bytes of shared memory for the inputs in flight while others are multiplied: those of all stages but
-    one.
+    one, and of all slots of a ring.
 
     Hopper and data center Blackwell keep the last one as well; no tile comes near the 227 KiB they have.
     """
-    return (tile.num_stages - 1) * (tile.block_m + tile.block_n) * tile.block_k * element_size
+    return (tile.num_stages - (not tile.ring)) * (tile.block_m + tile.block_n) * tile.block_k * element_size
 
 
 def check_tile(tile: Tile, can_split: bool) -> Tile:
     """The values as a `Tile`. Raises ValueError naming the field that no kernel can be compiled for."""
     tile = Tile(*tile)
-    for name, value in tile._asdict().items():
+    for name, value in zip(NUMBERS, tile, strict=False):
         is_power_of_2 = value > 0 and value & (value - 1) == 0
         least = 16 if name == "block_k" or tile.block_m > 1 else 4 if name == "block_n" else 1
         if name.startswith("block_") and not (is_power_of_2 and value >= least):

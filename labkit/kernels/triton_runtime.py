@@ -99,6 +99,17 @@ except Exception as error:  # missing or broken: either way the lessons go on in
     IMPORT_ERROR = error
     INTERPRETED = False
 
+try:  # the language below Triton, for Hopper GPUs only; it is young, and its names may change
+    from triton.experimental import gluon
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia import hopper
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    HAS_GLUON = True
+except Exception:
+    gluon = gl = hopper = TensorDescriptor = AbsentTriton()
+    HAS_GLUON = False
+
 STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
 
 

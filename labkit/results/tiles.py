@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.results.record import Record, Sample
 from labkit.results.typed import Count, Positive, Some
 
-Numbers = tuple[Count, Count, Count, Count, Count, Count]  # block_m, _n, _k, split_k, num_warps, num_stages
+Numbers = Some[Count]  # block_m, block_n, block_k, split_k, num_warps, num_stages, and 1 behind them for a ring
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,10 @@ def tiles_table(samples: tuple[TunedTile, ...]) -> pd.DataFrame:
 
 def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
     """A tile as "16 x 64 x 128, split 2, 4 warps, 5 stages", and its time."""
-    block_m, block_n, block_k, split_k, num_warps, num_stages = tile
+    block_m, block_n, block_k, split_k, num_warps, num_stages, *ring = tile
     split = f", split {split_k}" if split_k > 1 else ""
-    return f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages", f"{us:.2f}"
+    depth = f"{num_stages} slots" if any(ring) else f"{num_stages} stages"
+    return f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {depth}", f"{us:.2f}"
 
 
 @dataclass(frozen=True)

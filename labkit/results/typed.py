@@ -57,7 +57,10 @@ def read_as(kind: Any, raw: Any, where: str) -> Any:
     if hasattr(kind, "from_dict"):
         return kind.from_dict(checked(OBJECT, raw, where), where)
     if hasattr(kind, "_fields") and isinstance(raw, list | tuple):
-        return kind(*read_items(tuple(types_of(kind).values()), checked(LIST, raw, where), where))
+        kinds = tuple(types_of(kind).values())
+        if len(raw) == len(kinds) - len(optional(kind)):  # all that have no default
+            kinds = kinds[: len(raw)]
+        return kind(*read_items(kinds, list(raw), where))
     return read_fields(kind, checked(OBJECT, raw, where), where)
 
 

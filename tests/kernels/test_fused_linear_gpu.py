@@ -1,5 +1,7 @@
 """The fused linear kernels on a GPU: at full size, in graphs, and many times in a row."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,10 +21,12 @@ from labkit.kernels import (
     linear_residual,
     linear_residual_triton,
     norm_linear_triton,
+    ring_linear,
 )
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.tiles import TILES, tile_of
+from labkit.kernels.ring_linear import has_copy_engine
+from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, TILES, MeasuredTiles, Tile, tile_of
 
 BATCHES = [1, 8, 64, 128, 256]
 
@@ -57,7 +61,7 @@ class Layer:
     """The linear layers of a GPT-2 block and of the next one's beginning, with nothing between them: each
     kernel reads what the one before it has just written."""
 
-    def __init__(self, M: int, dtype: torch.dtype) -> None:
+    def __init__(self, M: int, dtype: torch.dtype, measured: MeasuredTiles = NOTHING_MEASURED) -> None:
         sizes = {"qkv": (2304, 768), "attn": (768, 768), "fc": (3072, 768), "proj": (768, 3072)}
         cases = {
             name: make_case(M, N, K, dtype, "cuda", seed) for seed, (name, (N, K)) in enumerate(sizes.items())
@@ -65,27 +69,49 @@ class Layer:
         self.x = cases["qkv"]["x"]
         self.qkv, self.fc = fold(cases["qkv"]), fold(cases["fc"])
         self.attn, self.proj = ((cases[name]["weight"], cases[name]["bias"]) for name in ("attn", "proj"))
-        self.workspace = make_split_k_workspace(torch.device("cuda"))
+        workspace = make_split_k_workspace(torch.device("cuda"))
+        self.counters = workspace.counters
+        self.norm_linear = partial(norm_linear_triton, measured=measured)
+        self.linear_residual = partial(linear_residual_triton, measured=measured, workspace=workspace)
 
     def __call__(self) -> list[Tensor]:
         """Everything that a kernel made, in order."""
-        qkv = norm_linear_triton(self.x, row_statistics(self.x, 768), self.qkv)
-        x, first = linear_residual_triton(qkv[:, :768], *self.attn, self.x, workspace=self.workspace)
-        inner = norm_linear_triton(x, first, self.fc, gelu=True)
-        y, second = linear_residual_triton(inner, *self.proj, x, workspace=self.workspace)
-        last = norm_linear_triton(y, second, self.qkv)
+        qkv = self.norm_linear(self.x, row_statistics(self.x, 768), self.qkv)
+        x, first = self.linear_residual(qkv[:, :768], *self.attn, self.x)
+        inner = self.norm_linear(x, first, self.fc, gelu=True)
+        y, second = self.linear_residual(inner, *self.proj, x)
+        last = self.norm_linear(y, second, self.qkv)
         return [qkv, x, first.parts, inner, y, second.parts, last]
 
 
+RINGS = {
+    (2304, 768): Tile(64, 32, 256, 1, 4, 3, ring=True),
+    (768, 768): Tile(64, 16, 64, 1, 4, 12, ring=True),
+    (3072, 768): Tile(64, 64, 64, 1, 4, 5, ring=True),
+    (768, 3072): Tile(64, 16, 128, 2, 4, 10, ring=True),
+}
+
+
+def measured_for(kind: str) -> MeasuredTiles:
+    """Rings, where a GPU has them, or nothing."""
+    if kind == "rings" and not has_copy_engine(torch.device("cuda")):
+        pytest.skip("needs a Hopper GPU")
+    return {NK: dict.fromkeys(ROWS, tile) for NK, tile in RINGS.items()} if kind == "rings" else {}
+
+
+kinds = pytest.mark.parametrize("kind", ["tiles by rule", "rings"])
+
+
 @pytest.mark.cuda
+@kinds
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("M", BATCHES)
 def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
-    monkeypatch: pytest.MonkeyPatch, M: int, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, M: int, dtype: torch.dtype, kind: str
 ):
     """A kernel that begins before the one in front of it has ended reads nothing of it too early: not in a
     graph, not without, and the same as where every kernel waits for the whole of the one before."""
-    layer = Layer(M, dtype)
+    layer = Layer(M, dtype, measured_for(kind))
     layer()  # compiled
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -97,7 +123,7 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
         layer.x.copy_(torch.randn(layer.x.shape, generator=like, device="cuda"))
         eager = layer()
         with monkeypatch.context() as patch:
-            for module in (fused_linear, linear_residual):
+            for module in (fused_linear, linear_residual, ring_linear):
                 patch.setattr(module, "early_launch", lambda device: {"EARLY": False})
             one_by_one = layer()
         for tensor in replayed:
@@ -107,14 +133,15 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
             assert all(map(torch.equal, made, one_by_one))
         seen.add(replayed[-1].float().sum().item())
     assert len(seen) == 50
-    assert not layer.workspace.counters.any()
+    assert not layer.counters.any()
 
 
 @pytest.mark.cuda
+@kinds
 @pytest.mark.parametrize("M", BATCHES)
-def test_on_a_gpu_many_replays_in_a_row_race_with_nobody(M: int):
+def test_on_a_gpu_many_replays_in_a_row_race_with_nobody(M: int, kind: str):
     """Each begins on what the last one left, and nothing waits between them."""
-    layer = Layer(M, torch.float16)
+    layer = Layer(M, torch.float16, measured_for(kind))
 
     def move_on() -> list[Tensor]:
         made = layer()

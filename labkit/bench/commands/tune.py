@@ -107,9 +107,9 @@ def sample_of(found: Found) -> TunedTile:
         product.N,
         product.K,
         rows,
-        tuple(today),
+        tuple(map(int, today)),
         found.today_seconds,
-        tuple(found.tile),
+        tuple(map(int, found.tile)),
         found.seconds,
         found.num_tried,
     )

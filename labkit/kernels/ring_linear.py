@@ -1,0 +1,420 @@
+"""The fused products with a ring of boxes: weights and rows that Hopper's copy engine brings.
+
+The copy engine (TMA) moves a box of a matrix into shared memory on its own; a program only asks, and waits
+for the bytes to have come. A program's ring has slots, each for a box of weights and the box of rows with the
+same columns. The weights of the first slots are asked for before the wait for the kernel in front, and a slot
+whose boxes have been multiplied gets the next ones. So a program with few registers has as much on its way as
+shared memory holds.
+
+In Gluon, the language below Triton: Triton waits for a box where it asks for it. The plain twins are those of
+`fused_linear` and `linear_residual`, whose wrappers launch these kernels for a tile with a ring.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.tiles import Tile, can_be_boxed
+from labkit.kernels.triton_runtime import (
+    HAS_GLUON,
+    INTERPRETED,
+    TensorDescriptor,
+    early_launch,
+    gl,
+    gluon,
+    hopper,
+    tl,
+    triton,
+)
+
+if TYPE_CHECKING:
+    from labkit.kernels.fused_linear import NormLinear, RowStatistics
+
+HOPPER = (9, 0)  # compute capability: no later GPU has its product of two boxes, wgmma
+WARP_ROWS = 16  # of a tile: four warps multiply 64 together
+
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.6
+
+
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether the kernels here run on a device."""
+    if device.type != "cuda" or INTERPRETED or not HAS_GLUON:
+        return False
+    return torch.cuda.get_device_capability(device) == HOPPER
+
+
+def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
+    """Raises ValueError unless a tile with a ring can be launched for x [M, K] and weight [N, K]."""
+    if not has_copy_engine(x.device):
+        raise ValueError(f"tile.ring needs a Hopper GPU (compute capability 9.0) and Gluon, not {x.device}")
+    for name, matrix in (("x", x), ("weight", weight)):
+        if not can_be_boxed(matrix):
+            raise ValueError(
+                f"{name} is {matrix.dtype} with strides {matrix.stride()}: for tile.ring its numbers must have "
+                "16 bits and its rows begin at multiples of 16 bytes"
+            )
+    if tile.block_m not in (64, 128) or tile.num_warps * WARP_ROWS != tile.block_m:
+        raise ValueError(f"{tile}: with a ring, block_m is 64 with 4 warps, or 128 with 8")
+    if not 64 <= tile.block_k <= 256 or tile.block_n > 256:
+        raise ValueError(f"{tile}: with a ring, block_k is from 64 to 256, and block_n 256 at most")
+
+
+def boxes(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """A matrix as the copy engine sees it: cut into boxes [rows, columns], with zeros beyond its edges."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout)
+
+
+gdc_wait, gdc_launch_dependents = tl.extra.cuda.gdc_wait, tl.extra.cuda.gdc_launch_dependents
+
+
+@gluon.constexpr_function
+def product_layout(block_n: int, num_warps: int):  # noqa: ANN201  # Gluon's, where there is a Gluon
+    """Where the numbers of a product [BLOCK_M, BLOCK_N] lie."""
+    return gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, block_n, 16])
+
+
+# --- the ring ------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def make_ring(x_boxes, weight_boxes, SLOTS: gl.constexpr):
+    """Slots for boxes of weights and of x, and a barrier for each, which counts the bytes that came."""
+    weights = gl.allocate_shared_memory(
+        weight_boxes.dtype, [SLOTS] + weight_boxes.block_type.shape, weight_boxes.layout
+    )
+    rows = gl.allocate_shared_memory(x_boxes.dtype, [SLOTS] + x_boxes.block_type.shape, x_boxes.layout)
+    barriers = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], hopper.mbarrier.MBarrierLayout())
+    for slot in gl.static_range(SLOTS):
+        hopper.mbarrier.init(barriers.index(slot), count=1)
+    return weights, rows, barriers
+
+
+@gluon.jit
+def ask_weights(weight_boxes, n, k, slot, ring, num_bytes: gl.constexpr, is_asked):
+    """Ask for the box of weights at (n, k); num_bytes: that will come into the slot, with the box of x."""
+    weights, _, barriers = ring
+    hopper.mbarrier.expect(barriers.index(slot), num_bytes, pred=is_asked)
+    hopper.tma.async_copy_global_to_shared(
+        weight_boxes, [n, k], barriers.index(slot), weights.index(slot), pred=is_asked
+    )
+
+
+@gluon.jit
+def ask_rows(x_boxes, m, k, slot, ring, is_asked):
+    """Ask for the box of x at (m, k)."""
+    _, rows, barriers = ring
+    hopper.tma.async_copy_global_to_shared(
+        x_boxes, [m, k], barriers.index(slot), rows.index(slot), pred=is_asked
+    )
+
+
+@gluon.jit
+def ring_product(
+    x_boxes,
+    weight_boxes,
+    m,
+    n,
+    first,
+    ring,
+    NUM_BOXES: gl.constexpr,
+    SLOTS: gl.constexpr,
+    NUM_BYTES: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):
+    """The product [BLOCK_M, BLOCK_N] over NUM_BOXES boxes from column `first` on, of which the first SLOTS
+    have been asked for."""
+    BLOCK_M: gl.constexpr = x_boxes.block_type.shape[0]
+    BLOCK_N: gl.constexpr = weight_boxes.block_type.shape[0]
+    BLOCK_K: gl.constexpr = weight_boxes.block_type.shape[1]
+    acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout=LAYOUT)
+    for turn in range(NUM_BOXES // SLOTS):
+        for slot in gl.static_range(SLOTS):
+            acc = multiply_box(acc, slot, turn, ring)
+            if NUM_BOXES > SLOTS:  # the slot in front is free, now that the product behind it has begun
+                box = turn * SLOTS + slot - 1
+                k = first + (box + SLOTS) * BLOCK_K
+                is_asked = (box >= 0) & (box + SLOTS < NUM_BOXES)
+                ask_weights(weight_boxes, n, k, (slot - 1) % SLOTS, ring, NUM_BYTES, is_asked)
+                ask_rows(x_boxes, m, k, (slot - 1) % SLOTS, ring, is_asked)
+    for slot in gl.static_range(NUM_BOXES % SLOTS):
+        acc = multiply_box(acc, slot, NUM_BOXES // SLOTS, ring)
+    return hopper.warpgroup_mma_wait(0, deps=[acc])
+
+
+@gluon.jit
+def multiply_box(acc, slot: gl.constexpr, turn, ring):
+    """acc, with the product of a slot's boxes on its way, and all before it done."""
+    weights, rows, barriers = ring
+    hopper.mbarrier.wait(barriers.index(slot), turn & 1)  # whose phase changes with each box that came
+    acc = hopper.warpgroup_mma(rows.index(slot), weights.index(slot).permute((1, 0)), acc, is_async=True)
+    return hopper.warpgroup_mma_wait(1, deps=[acc])
+
+
+# --- norm, linear, GELU or gate ------------------------------------------------------------------------
+
+
+def launch_norm_ring(
+    x: Tensor, statistics: "RowStatistics", layer: "NormLinear", gelu: bool, out: Tensor, tile: Tile
+) -> None:
+    """What `norm_linear_triton`, which has checked all else, launches for a tile with a ring. Raises
+    ValueError where there can be none."""
+    check_ring(tile, x, layer.weight)
+    (M, K), N, num_parts = x.shape, len(layer.weight), statistics.parts.shape[1]
+    _norm_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
+        boxes(x, tile.block_m, tile.block_k),
+        boxes(layer.weight, tile.block_n, tile.block_k),
+        statistics.parts,
+        layer.column_sums,
+        layer.bias,
+        out,
+        layer.eps,
+        M,
+        N,
+        K,
+        num_parts,
+        statistics.width,
+        RMS=layer.column_sums is None,
+        HAS_BIAS=layer.bias is not None,
+        GATED=layer.is_gated,
+        GELU=gelu,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        BLOCK_P=triton.next_power_of_2(num_parts),
+        SLOTS=min(tile.num_stages, triton.cdiv(K, tile.block_k)),
+        num_warps=tile.num_warps,
+        **early_launch(x.device),
+    )
+
+
+@gluon.jit(do_not_specialize=["M"])
+def _norm_ring_kernel(
+    x_boxes,
+    weight_boxes,
+    statistics_ptr,
+    column_sums_ptr,
+    bias_ptr,
+    out_ptr,
+    eps,
+    M,
+    N,
+    K: gl.constexpr,
+    num_parts: gl.constexpr,
+    width: gl.constexpr,
+    RMS: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    GATED: gl.constexpr,
+    GELU: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    BLOCK_P: gl.constexpr,
+    SLOTS: gl.constexpr,
+    EARLY: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    LAYOUT: gl.constexpr = product_layout(BLOCK_N, num_warps)
+    NUM_BOXES: gl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    NUM_BYTES: gl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * 2
+    m = gl.program_id(0) * BLOCK_M
+    n = gl.program_id(1) * BLOCK_N
+    if EARLY:
+        gdc_launch_dependents()
+    ring = make_ring(x_boxes, weight_boxes, SLOTS)
+    for slot in gl.static_range(SLOTS):
+        ask_weights(weight_boxes, n, slot * BLOCK_K, slot, ring, NUM_BYTES, True)
+    column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
+    if not RMS:
+        column_sums = gl.load(column_sums_ptr + column, mask=column < N, other=0.0)
+    if HAS_BIAS:
+        bias = gl.load(bias_ptr + column, mask=column < N, other=0.0)
+    if EARLY:
+        gdc_wait()
+    for slot in gl.static_range(SLOTS):
+        ask_rows(x_boxes, m, slot * BLOCK_K, slot, ring, True)
+    mean, rstd = mean_and_rstd(
+        statistics_ptr, m, M, eps, K, num_parts, width, RMS, BLOCK_M, BLOCK_P, LAYOUT, num_warps
+    )
+    acc = ring_product(x_boxes, weight_boxes, m, n, 0, ring, NUM_BOXES, SLOTS, NUM_BYTES, LAYOUT)
+    if not RMS:
+        acc = acc - mean[:, None] * column_sums[None, :]
+    acc = rstd[:, None] * acc
+    if HAS_BIAS:
+        acc = acc + bias[None, :]
+    if GELU:  # as in the Triton kernel
+        acc = acc / (1.0 + gl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))
+    if GATED:
+        gate, up = gl.split(gl.reshape(acc, [BLOCK_M, BLOCK_N // 2, 2]))
+        ALONG_N: gl.constexpr = BLOCK_N // 16  # threads with 8 outputs each
+        HALF: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ALONG_N, ALONG_N], [num_warps, 1], [1, 0])
+        acc = gl.convert_layout(gate / (1.0 + gl.exp(-gate)) * up, HALF)
+        row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, HALF))
+        column = n // 2 + gl.arange(0, BLOCK_N // 2, layout=gl.SliceLayout(0, HALF))
+        num_columns = N // 2
+    else:
+        row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
+        num_columns = N
+    in_tile = (row < M)[:, None] & (column < num_columns)[None, :]
+    out = out_ptr + row[:, None] * num_columns + column[None, :]
+    gl.store(out, acc.to(out_ptr.dtype.element_ty), mask=in_tile)
+
+
+@gluon.jit
+def mean_and_rstd(
+    statistics_ptr,
+    m,
+    M,
+    eps,
+    K: gl.constexpr,
+    num_parts: gl.constexpr,
+    width: gl.constexpr,
+    RMS: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_P: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    """Of BLOCK_M rows of x, from the statistics of their parts; an RMSNorm needs no mean."""
+    ALONG_P: gl.constexpr = min(BLOCK_P, 32)
+    PARTS: gl.constexpr = gl.BlockedLayout([1, 1], [32 // ALONG_P, ALONG_P], [num_warps, 1], [1, 0])
+    row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, PARTS))
+    p = gl.arange(0, BLOCK_P, layout=gl.SliceLayout(0, PARTS))
+    part = statistics_ptr + (row[:, None] * num_parts + p[None, :]) * 2
+    in_part = (row < M)[:, None] & (p < num_parts)[None, :]
+    means = gl.load(part, mask=in_part, other=0.0)
+    squares = gl.load(part + 1, mask=in_part, other=0.0)
+    counts = gl.where(p < num_parts, gl.minimum(K - p * width, width), 0).to(gl.float32)
+    mean = gl.sum(means * counts[None, :], axis=1) / K
+    apart = means  # from 0, in an RMSNorm
+    if not RMS:
+        apart = means - mean[:, None]
+    variance = gl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
+    OF_ROW: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    return gl.convert_layout(mean, OF_ROW), gl.convert_layout(gl.rsqrt(variance + eps), OF_ROW)
+
+
+# --- linear and residual -------------------------------------------------------------------------------
+
+
+def launch_residual_ring(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    out: Tensor,
+    statistics: Tensor,
+    partials: Tensor | None,
+    counters: Tensor | None,
+    tile: Tile,
+) -> None:
+    """What `linear_residual_triton`, which has checked all else, launches for a tile with a ring. Raises
+    ValueError where there can be none."""
+    check_ring(tile, x, weight)
+    (M, K), N = x.shape, len(weight)
+    _residual_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
+        boxes(x, tile.block_m, tile.block_k),
+        boxes(weight, tile.block_n, tile.block_k),
+        bias,
+        residual,
+        out,
+        statistics,
+        partials,
+        counters,
+        residual.stride(0),
+        M,
+        N,
+        K,
+        HAS_BIAS=bias is not None,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        SPLIT_K=tile.split_k,
+        SLOTS=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
+        num_warps=tile.num_warps,
+        **early_launch(x.device),
+    )
+
+
+@gluon.jit(do_not_specialize=["M"])
+def _residual_ring_kernel(
+    x_boxes,
+    weight_boxes,
+    bias_ptr,
+    residual_ptr,
+    out_ptr,
+    statistics_ptr,
+    partials_ptr,
+    counters_ptr,
+    residual_stride_m,
+    M,
+    N,
+    K: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    SPLIT_K: gl.constexpr,
+    SLOTS: gl.constexpr,
+    EARLY: gl.constexpr,
+    num_warps: gl.constexpr,
+):
+    LAYOUT: gl.constexpr = product_layout(BLOCK_N, num_warps)
+    NUM_BOXES: gl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K)  # of a part
+    NUM_BYTES: gl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * 2
+    m = gl.program_id(0) * BLOCK_M
+    n = gl.program_id(1) * BLOCK_N
+    part = gl.program_id(2)
+    first = part * (NUM_BOXES * BLOCK_K)
+    if EARLY:
+        gdc_launch_dependents()
+    ring = make_ring(x_boxes, weight_boxes, SLOTS)
+    for slot in gl.static_range(SLOTS):
+        ask_weights(weight_boxes, n, first + slot * BLOCK_K, slot, ring, NUM_BYTES, True)
+    row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
+    column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
+    in_tile = (row < M)[:, None] & (column < N)[None, :]
+    if HAS_BIAS:
+        bias = gl.load(bias_ptr + column, mask=column < N, other=0.0).to(gl.float32)
+    if EARLY:
+        gdc_wait()
+    for slot in gl.static_range(SLOTS):
+        ask_rows(x_boxes, m, first + slot * BLOCK_K, slot, ring, True)
+    residual = residual_ptr + row[:, None] * residual_stride_m + column[None, :]
+    rest = gl.load(residual, mask=in_tile, other=0.0).to(gl.float32)
+    if HAS_BIAS:
+        rest += bias[None, :]
+    acc = ring_product(x_boxes, weight_boxes, m, n, first, ring, NUM_BOXES, SLOTS, NUM_BYTES, LAYOUT)
+    if SPLIT_K == 1:
+        store_with_statistics(acc + rest, row, column, M, N, out_ptr, statistics_ptr)
+    else:  # as in the Triton kernel
+        tile = gl.program_id(0) * gl.num_programs(1) + gl.program_id(1)
+        within = (row - m)[:, None] * BLOCK_N + (column - n)[None, :]
+        parts = partials_ptr + tile * (SPLIT_K * BLOCK_M * BLOCK_N) + within
+        gl.store(parts + part * (BLOCK_M * BLOCK_N), acc, mask=in_tile, cache_modifier=".cg")
+        barrier()
+        arrived = gl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+        if arrived == SPLIT_K - 1:
+            total = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout=LAYOUT)
+            for i in gl.static_range(SPLIT_K):
+                total += gl.load(
+                    parts + i * (BLOCK_M * BLOCK_N), mask=in_tile, other=0.0, cache_modifier=".cg"
+                )
+            store_with_statistics(total + rest, row, column, M, N, out_ptr, statistics_ptr)
+            gl.store(counters_ptr + tile, 0)
+
+
+@gluon.jit
+def store_with_statistics(out, row, column, M, N, out_ptr, statistics_ptr):
+    """Store a tile, and of each row in it the mean and the squared distances of what is stored."""
+    in_n = column < N
+    rounded = out.to(out_ptr.dtype.element_ty)
+    in_tile = (row < M)[:, None] & in_n[None, :]
+    gl.store(out_ptr + row[:, None] * N + column[None, :], rounded, mask=in_tile)
+    stored = gl.where(in_n[None, :], rounded.to(gl.float32), 0.0)
+    mean = gl.sum(stored, axis=1) / gl.sum(in_n.to(gl.float32), axis=0)
+    apart = gl.where(in_n[None, :], stored - mean[:, None], 0.0)
+    place = statistics_ptr + (row * gl.num_programs(1) + gl.program_id(1)) * 2
+    gl.store(place, mean, mask=row < M)
+    gl.store(place + 1, gl.sum(apart * apart, axis=1), mask=row < M)

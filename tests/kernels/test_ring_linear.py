@@ -1,0 +1,127 @@
+"""Tiles with a ring: what is refused, and on a Hopper GPU what a launch computes."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fused_linear_cases import (
+    EPS,
+    TOLERANCE,
+    assert_is_layer_norm_then_linear,
+    assert_is_linear_and_residual,
+    make_case,
+    norm_arguments,
+    residual_arguments,
+    tensors_of,
+)
+
+from labkit.kernels import fold_rms_norm, linear_residual_triton, norm_linear_triton, ring_linear
+from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.linear_residual import make_split_k_workspace
+from labkit.kernels.ring_linear import check_ring, has_copy_engine
+from labkit.kernels.tiles import Tile, default_tile, tile_of
+
+RING = Tile(64, 32, 64, 1, 4, 3, ring=True)
+HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+ROWS = pytest.mark.parametrize("M", [1, 17, 64, 100, 256])
+SIZES = {"whole boxes": (2304, 768), "no multiple of a box": (200, 328), "less than a box": (8, 24)}
+TILES = {
+    "few slots": RING,
+    "a slot for each box": Tile(64, 16, 128, 1, 4, 16, ring=True),
+    "wide": Tile(128, 128, 64, 1, 8, 4, ring=True),
+    "in three parts": Tile(64, 64, 64, 3, 4, 2, ring=True),
+}
+
+
+@pytest.fixture
+def hopper() -> torch.device:
+    device = torch.device("cuda")
+    if not has_copy_engine(device):
+        pytest.skip("needs a Hopper GPU")
+    return device
+
+
+def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ring_linear, "has_copy_engine", lambda device: False)
+    case = make_case(64, 64, 64, torch.float16)
+    for function, arguments in (
+        (norm_linear_triton, norm_arguments(case)),
+        (linear_residual_triton, residual_arguments(case)),
+    ):
+        with pytest.raises(ValueError, match=r"^tile.ring needs a Hopper GPU"):
+            function(**arguments, tile=RING)
+
+
+@pytest.mark.parametrize(
+    ("x", "tile", "message"),
+    [
+        (torch.zeros(4, 64), RING, r"^x is torch.float32 .* must have 16 bits"),
+        (torch.zeros(4, 68).half()[:, :64], RING, r"^x is torch.float16 with strides \(68, 1\)"),
+        (torch.zeros(4 * 64 + 1).half()[1:].view(4, 64), RING, r"^x .* begin at multiples of 16 bytes$"),
+        (torch.zeros(4, 64).half(), RING._replace(block_m=32), "block_m is 64 with 4 warps, or 128 with 8$"),
+        (torch.zeros(4, 64).half(), RING._replace(num_warps=8), "block_m is 64 with 4 warps, or 128 with 8$"),
+        (torch.zeros(4, 64).half(), RING._replace(block_k=32), "block_k is from 64 to 256"),
+        (torch.zeros(4, 64).half(), RING._replace(block_n=512), "block_n 256 at most$"),
+    ],
+)
+def test_what_no_ring_can_be_made_of_is_refused(
+    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, tile: Tile, message: str
+):
+    monkeypatch.setattr(ring_linear, "has_copy_engine", lambda device: True)
+    with pytest.raises(ValueError, match=message):
+        check_ring(tile, x, torch.zeros(8, 64).half())
+
+
+def test_where_the_copy_engine_cannot_read_an_engine_takes_the_tile_by_rule():
+    measured = {(64, 64): {16: RING}}
+    weight, unaligned = torch.zeros(64, 64).half(), torch.zeros(3 * 64 + 1).half()[1:].view(3, 64)
+    assert default_tile(torch.zeros(3, 64).half(), weight, measured, can_split=True) == RING
+    assert default_tile(unaligned, weight, measured, can_split=True) == tile_of(3, 64, 64)
+
+
+@pytest.mark.cuda
+@HALVES
+@ROWS
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
+def test_on_a_gpu_it_is_its_definition(
+    hopper: torch.device, tile: Tile, sizes: tuple[int, int], M: int, dtype: torch.dtype
+):
+    (N, K), workspace = sizes, make_split_k_workspace(hopper)
+    workspace.partials.fill_(torch.nan)
+    case = make_case(M, N, K, dtype, "cuda")
+    for _ in range(2):
+        statistics = assert_is_linear_and_residual(
+            linear_residual_triton, case, tile=tile, workspace=workspace
+        )
+        assert statistics.width == tile.block_n and not workspace.counters.any()
+    whole = tile._replace(split_k=1)
+    for width, gelu in ((64, True), (7, False)):
+        assert_is_layer_norm_then_linear(norm_linear_triton, case, width, gelu=gelu, tile=whole)
+
+
+@pytest.mark.cuda
+@HALVES
+@ROWS
+@pytest.mark.parametrize("block_n", [16, 32, 64, 128])
+def test_on_a_gpu_a_gate_behind_an_rms_norm_is_its_definition(
+    hopper: torch.device, block_n: int, M: int, dtype: torch.dtype, N: int = 208, K: int = 576
+):
+    case = make_case(M, N, K, dtype, "cuda")
+    x, norm, weight = (case[name].double() for name in ("x", "norm_weight", "weight"))
+    layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], None, is_gated=True)
+    out = norm_linear_triton(
+        case["x"], row_statistics(case["x"], 64), layer, tile=RING._replace(block_n=block_n)
+    )
+    gate, up = (F.rms_norm(x, (K,), norm, EPS) @ weight.T).chunk(2, dim=1)
+    tolerance = 2 * TOLERANCE[dtype]
+    torch.testing.assert_close(out.double(), F.silu(gate) * up, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.cuda
+@ROWS
+def test_on_a_gpu_the_same_arguments_give_the_same_bits(hopper: torch.device, M: int):
+    arguments = residual_arguments(make_case(M, 768, 3072, torch.float16, "cuda"))
+    options = {"tile": Tile(64, 16, 128, 2, 4, 10, ring=True), "workspace": make_split_k_workspace(hopper)}
+    expected = tensors_of(linear_residual_triton(**arguments, **options))
+    for _ in range(100):
+        assert all(map(torch.equal, tensors_of(linear_residual_triton(**arguments, **options)), expected))
