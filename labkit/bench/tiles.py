@@ -181,7 +181,7 @@ def ring_candidates(case: Case, room: int) -> list[Tile]:
     fits = [
         tile
         for tile in made
-        if ENOUGH_PROGRAMS // 6 <= num_programs(tile, rows, N) and has_workspace(tile, rows, N)
+        if num_programs(tile, rows, N) >= ENOUGH_PROGRAMS // 6 and has_workspace(tile, rows, N)
         if tile.split_k == 1 or num_programs(tile, rows, N) <= 3 * ENOUGH_PROGRAMS
     ]
     return sorted(fits, key=lambda tile: (abs(log2(num_programs(tile, rows, N) / ENOUGH_PROGRAMS)), tile))

@@ -10,6 +10,8 @@ In Gluon, the language below Triton: Triton waits for a box where it asks for it
 `fused_linear` and `linear_residual`, whose wrappers launch these kernels for a tile with a ring.
 """
 
+# ruff: noqa: RUF005  # Gluon's lists grow by +
+
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
 HOPPER = (9, 0)  # compute capability: no later GPU has its product of two boxes, wgmma
 WARP_ROWS = 16  # of a tile: four warps multiply 64 together
 
-barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # its name in Triton 3.6
+# Names that have changed: in Triton 3.6 it is `thread_barrier`, up to 3.8 `async_copy_global_to_shared`.
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+copy_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
 
 
 def has_copy_engine(device: torch.device) -> bool:
@@ -47,12 +51,12 @@ def has_copy_engine(device: torch.device) -> bool:
 def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
     """Raises ValueError unless a tile with a ring can be launched for x [M, K] and weight [N, K]."""
     if not has_copy_engine(x.device):
-        raise ValueError(f"tile.ring needs a Hopper GPU (compute capability 9.0) and Gluon, not {x.device}")
+        raise ValueError(f"tile.ring needs a Hopper GPU and Triton with Gluon, and x is on {x.device}")
     for name, matrix in (("x", x), ("weight", weight)):
         if not can_be_boxed(matrix):
             raise ValueError(
-                f"{name} is {matrix.dtype} with strides {matrix.stride()}: for tile.ring its numbers must have "
-                "16 bits and its rows begin at multiples of 16 bytes"
+                f"{name} is {matrix.dtype} with strides {matrix.stride()}: for tile.ring its numbers must "
+                "have 16 bits and its rows begin at multiples of 16 bytes"
             )
     if tile.block_m not in (64, 128) or tile.num_warps * WARP_ROWS != tile.block_m:
         raise ValueError(f"{tile}: with a ring, block_m is 64 with 4 warps, or 128 with 8")
@@ -70,7 +74,7 @@ gdc_wait, gdc_launch_dependents = tl.extra.cuda.gdc_wait, tl.extra.cuda.gdc_laun
 
 
 @gluon.constexpr_function
-def product_layout(block_n: int, num_warps: int):  # noqa: ANN201  # Gluon's, where there is a Gluon
+def product_layout(block_n: int, num_warps: int):
     """Where the numbers of a product [BLOCK_M, BLOCK_N] lie."""
     return gl.NVMMADistributedLayout([3, 0], [num_warps, 1], [16, block_n, 16])
 
@@ -96,18 +100,14 @@ def ask_weights(weight_boxes, n, k, slot, ring, num_bytes: gl.constexpr, is_aske
     """Ask for the box of weights at (n, k); num_bytes: that will come into the slot, with the box of x."""
     weights, _, barriers = ring
     hopper.mbarrier.expect(barriers.index(slot), num_bytes, pred=is_asked)
-    hopper.tma.async_copy_global_to_shared(
-        weight_boxes, [n, k], barriers.index(slot), weights.index(slot), pred=is_asked
-    )
+    copy_box(weight_boxes, [n, k], barriers.index(slot), weights.index(slot), pred=is_asked)
 
 
 @gluon.jit
 def ask_rows(x_boxes, m, k, slot, ring, is_asked):
     """Ask for the box of x at (m, k)."""
     _, rows, barriers = ring
-    hopper.tma.async_copy_global_to_shared(
-        x_boxes, [m, k], barriers.index(slot), rows.index(slot), pred=is_asked
-    )
+    copy_box(x_boxes, [m, k], barriers.index(slot), rows.index(slot), pred=is_asked)
 
 
 @gluon.jit

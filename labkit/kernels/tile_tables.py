@@ -84,14 +84,14 @@ def tiles_for(device: torch.device, dtype: torch.dtype, can_hold: bool = False) 
 
 
 def read_shipped(device: torch.device) -> list[TimedTile]:
-    """What labkit ships for such a GPU; and for products that were not measured on one, where it is a Hopper,
-    an H100's."""
+    """What labkit ships for such a GPU; and where it is a Hopper, an H100's tiles for products that were not
+    measured on one, or not with held tiles."""
     own = read_table(shipped_path(device))
     if torch.cuda.get_device_capability(device) != HOPPER:
         return own
-    known = {(timed.N, timed.K) for timed in own}
+    known = {(timed.N, timed.K, is_held(timed.tile)) for timed in own}
     of_h100 = read_table(SHIPPED / f"{H100}.json")
-    return [*own, *(timed for timed in of_h100 if (timed.N, timed.K) not in known)]
+    return [*own, *(t for t in of_h100 if (t.N, t.K, is_held(t.tile)) not in known)]
 
 
 def shipped_tiles(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:

@@ -17,10 +17,10 @@ class Tile(NamedTuple):
     """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
     split_k programs share one such tile.
 
-    num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come into
-    registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without tensor
-    cores. ring: Hopper's copy engine brings the inputs, into num_stages slots (`ring_linear`), and the first
-    weights before the kernel in front has ended.
+    num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come
+    into registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without
+    tensor cores. ring: Hopper's copy engine brings the inputs, into num_stages slots (`ring_linear`), and the
+    first weights before the kernel in front has ended.
     """
 
     block_m: int

@@ -9,7 +9,7 @@ import pandas as pd
 from labkit.results.record import Record, Sample
 from labkit.results.typed import Count, Positive, Some
 
-Numbers = Some[Count]  # block_m, block_n, block_k, split_k, num_warps, num_stages, and 1 behind them for a ring
+Numbers = Some[Count]  # block_m, _n, _k, split_k, num_warps, num_stages, and whether there is a ring: 0 or 1
 
 
 @dataclass(frozen=True)

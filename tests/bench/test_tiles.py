@@ -39,6 +39,7 @@ class FakeBench:
     seconds_per_compile: float = 0.0
     room: int = ROOM
     element_size: int = 2
+    has_rings: bool = False
     now: float = 100.0
     compiled: list[tuple[Case, Tile]] = field(default_factory=list)
     measured: list[tuple[Case, Tile]] = field(default_factory=list)
@@ -81,6 +82,10 @@ def favouring(best: Tile, gain: float = 2.0) -> Callable[[Case, Tile], float]:
     return lambda case, tile: 1e-6 / gain if tile == best else 1e-6
 
 
+def no_time(case: Case, tile: Tile) -> float:
+    raise AssertionError("nothing is measured here")
+
+
 # --- which tiles ----------------------------------------------------------------------------------------
 
 
@@ -92,15 +97,22 @@ def favouring(best: Tile, gain: float = 2.0) -> Callable[[Case, Tile], float]:
     st.booleans(),
     st.sampled_from([2, 4]),
     st.sampled_from([64, 99, 227]),
+    st.booleans(),
 )
-def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib):
+def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib, has_rings):
     case = case_of(Product("any", N, K, can_split), rows)
-    made = candidates(case, kib * 2**10, element_size)
+    bench = FakeBench(no_time, room=kib * 2**10, element_size=element_size, has_rings=has_rings)
+    made = candidates(case, bench)
     assert made and len(set(made)) == len(made)
+    assert has_rings or not any(tile.ring for tile in made)
     for tile in made:
         assert check_tile(tile, can_split) == tile and has_workspace(tile, rows, N)
-        assert staged_bytes(tile, element_size) < kib * 2**10 and tile.num_stages in (1, 3, 4)
-        assert tile.block_m <= max(16, rows) and (tile.split_k == 1 or tile.split_k * tile.block_k <= K)
+        if tile.ring:
+            assert staged_bytes(tile, 2) <= kib * 2**10 and tile.block_m in (64, 128)
+            assert tile.split_k == 1 or (tile.split_k - 1) * tile.block_k < K  # no part is empty
+        else:
+            assert staged_bytes(tile, element_size) < kib * 2**10 and tile.num_stages in (1, 3, 4)
+            assert tile.block_m <= max(16, rows) and (tile.split_k == 1 or tile.split_k * tile.block_k <= K)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +135,7 @@ def test_rows_are_measured_up_to_the_batch_the_most_valuable_first(most: int, ro
 
 def test_the_fastest_tile_is_found_also_by_its_stages_and_warps():
     case = case_of(QKV)
-    blocks = candidates(case, ROOM, 2)[8]
+    blocks = candidates(case, FakeBench(no_time))[8]
     best = variants(blocks, ROOM, 2)[-1]
 
     def seconds_of(case: Case, tile: Tile) -> float:
@@ -132,13 +144,13 @@ def test_the_fastest_tile_is_found_also_by_its_stages_and_warps():
     (found,) = FakeBench(seconds_of).search([case])
     assert (found.case, found.tile) == (case, best)
     assert (found.seconds, found.today_seconds) == ((1e-6,) * FINAL_ROUNDS, (3e-6,) * FINAL_ROUNDS)
-    assert found.num_tried >= len(candidates(case, ROOM, 2)) - 1 > NEAREST
+    assert found.num_tried >= len(candidates(case, FakeBench(no_time))) - 1 > NEAREST
 
 
 @pytest.mark.parametrize(("gain", "is_taken"), [(0.5, False), (1.0, False), (1.019, False), (1.03, True)])
 def test_today_s_tile_stays_unless_another_is_clearly_faster(gain: float, is_taken: bool):
     case = case_of(PROJECTION)
-    best = candidates(case, ROOM, 2)[5]
+    best = candidates(case, FakeBench(no_time))[5]
     (found,) = FakeBench(favouring(best, gain)).search([case])
     assert found.tile == (best if is_taken else case.today)
     assert found.today_seconds[0] / found.seconds[0] == pytest.approx(gain if is_taken else 1)
@@ -160,7 +172,7 @@ def test_a_tile_that_was_fast_once_is_timed_again_before_it_wins():
 
 def test_a_tile_that_computes_something_else_does_not_win():
     case = case_of(PROJECTION)
-    best = candidates(case, ROOM, 2)[5]
+    best = candidates(case, FakeBench(no_time))[5]
     bench = FakeBench(favouring(best), is_wrong=lambda tile: tile == best)
     (found,) = bench.search([case])
     assert found.tile == case.today and (case, best) not in bench.measured
@@ -170,7 +182,7 @@ def test_a_tile_that_computes_something_else_does_not_win():
 def test_a_tile_that_fails_is_passed_over(how: str):
     """Its launch, for want of room for example, or its compilation."""
     case = case_of(PROJECTION)
-    first, second = candidates(case, ROOM, 2)[5:7]
+    first, second = candidates(case, FakeBench(no_time))[5:7]
 
     def seconds_of(case: Case, tile: Tile) -> float:
         return {first: 1e-7, second: 5e-7}.get(tile, 1e-6)

@@ -90,14 +90,16 @@ def test_what_labkit_ships_for_the_gpu_comes_behind_what_the_user_measured(gpu):
 
 
 def test_another_hopper_takes_an_h100s_tiles_for_products_that_were_not_measured_on_it(gpu, monkeypatch):
-    keep_table(shipped_path(CUDA), TABLE)
+    ring = FEW._replace(ring=True)
+    keep_table(shipped_path(CUDA), [*TABLE, TABLE[1]._replace(tile=ring)])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     own = [TABLE[1]._replace(rows=128), TABLE[1]._replace(N=9)]
     keep_table(shipped_path(CUDA), own)
     half, single = torch.float16, torch.float32
-    assert (
-        tiles_for(CUDA, half) == shipped_tiles(CUDA, half) == {(3072, 1024): {128: FEW}, (9, 1024): {16: FEW}}
-    )
+    mine = {(3072, 1024): {128: FEW}, (9, 1024): {16: FEW}}
+    assert tiles_for(CUDA, half) == shipped_tiles(CUDA, half) == mine
+    mine[3072, 1024][16] = ring  # beside what is not held
+    assert tiles_for(CUDA, half, can_hold=True) == shipped_tiles(CUDA, half, can_hold=True) == mine
     assert tiles_for(CUDA, single) == {(1024, 1024): {64: MANY}}
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert tiles_for(CUDA, single) == {}
@@ -163,7 +165,7 @@ BROKEN = {
     "no size": (with_tile(N="64"), "N must be a whole number, not '64'"),
     "no dtype": (with_tile(dtype="int8"), "dtype must be one of float16, "),
     "other rows": (with_tile(rows=17), "rows must be one of 1, 16, 64, 128, 256, not 17"),
-    "a short tile": (with_tile(tile=[16, 16, 16]), "tile must be a list of 6"),
+    "a short tile": (with_tile(tile=[16, 16, 16]), "tile must be a list of 7"),
     "text in a tile": (with_tile(tile=[16, 16, "16", 1, 4, 3]), "must be a whole number"),
     "no power of 2": (with_tile(tile=[16, 24, 16, 1, 4, 3]), "tile.block_n is 24, expected a power of 2"),
     "a huge tile": (with_tile(tile=[16, 4096, 16, 1, 4, 3]), "is larger than"),

@@ -83,7 +83,8 @@ def test_the_tile_of_a_launch_is_cut_to_its_device_and_one_that_is_passed_is_not
     monkeypatch.setattr(tiles, "shared_memory_of", lambda device: 40 * 2**10)
     x = torch.empty(3, 768, dtype=dtype, device=KERNEL_DEVICE)
     expected = Tile(16, 64, block_k, 1, 4, stages)  # of 6
-    assert default_tile(x, 2304, can_split=False) == expected
+    weight = torch.empty(2304, 768, dtype=dtype, device=KERNEL_DEVICE)
+    assert default_tile(x, weight, can_split=False) == expected
     launched = []
 
     class Kernel:
@@ -165,18 +166,19 @@ def test_what_was_measured_comes_before_the_table_and_the_rule():
         (8, 99, 64),
         (8, 20, 30),
     ]:
-        x = torch.empty(M, K, dtype=torch.float16, device=KERNEL_DEVICE)
+        x, weight = (torch.empty(n, K, dtype=torch.float16, device=KERNEL_DEVICE) for n in (M, N))
         expected = measured_tile(MEASURED, M, N, K, can_split=True) or tile_of(M, N, K)
-        assert default_tile(x, N, MEASURED, can_split=True) == expected
-        assert default_tile(x, N, can_split=True) == tile_of(M, N, K)
+        assert default_tile(x, weight, MEASURED, can_split=True) == expected
+        assert default_tile(x, weight, can_split=True) == tile_of(M, N, K)
 
 
 def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pytest.MonkeyPatch):
-    x = torch.empty(8, 768, device=KERNEL_DEVICE)
+    x, weight = (torch.empty(n, 768, device=KERNEL_DEVICE) for n in (8, 2304))
     monkeypatch.setattr(tiles, "shared_memory_of", lambda device: 2**20)
-    assert default_tile(x, 2304, MEASURED, can_split=False) == FEW  # of float32: not a quarter of its inputs
+    # Of float32, and not cut to a quarter of its inputs.
+    assert default_tile(x, weight, MEASURED, can_split=False) == FEW
     monkeypatch.setattr(tiles, "shared_memory_of", lambda device: staged_bytes(FEW, 4) - 1)
-    assert default_tile(x, 2304, MEASURED, can_split=False) == FEW._replace(num_stages=2)
+    assert default_tile(x, weight, MEASURED, can_split=False) == FEW._replace(num_stages=2)
 
 
 @pytest.mark.parametrize("function", [norm_linear_triton, linear_residual_triton])

@@ -60,6 +60,7 @@ from labkit.kernels import (
     paged_attention,
     paged_attention_append,
     residual_sum,
+    ring_linear,
     sampling,
     shared_attention,
     split_attention,
@@ -96,6 +97,7 @@ MODULES = (
     paged_attention_append,
     residual,
     residual_sum,
+    ring_linear,
     sampling,
     shared_attention,
     split_attention,
@@ -125,7 +127,8 @@ def prefetching(dtype: torch.dtype) -> Iterator[Case]:
 
 
 def held() -> Iterator[Case]:
-    """The products that hold their weights before they wait, by the tiles that are shipped."""
+    """The products that have weights before they wait, by the tiles that are shipped; and a ring's gate."""
+    yield partial(gated, 64, 3072, 576, torch.bfloat16, tiles.Tile(64, 32, 128, 1, 4, 5, ring=True))
     for path in sorted(tile_tables.SHIPPED.iterdir()):
         for N, K, _, rows, tile, _ in tile_tables.read_table(path):
             if tiles.is_held(tile):
@@ -275,6 +278,11 @@ def bytes_before_wait(ptx: str) -> int:
     return sum(int(count or 1) * int(bits) // 8 for count, bits in loads)
 
 
+def boxes_asked_for(ptx: str) -> list[int]:
+    """How often a copy engine is asked for a box, before the wait for the kernel in front and behind it."""
+    return [part.count("cp.async.bulk.tensor.2d.shared") for part in ptx.split("griddepcontrol.wait")]
+
+
 def special_arguments(compiled: triton.compiler.CompiledKernel) -> list[str]:
     """The arguments for whose values, a multiple of 16 or 1, it was compiled: others need another kernel."""
     names = list(compiled.src.signature)
@@ -288,7 +296,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
     def compile_only(self: JITFunction, *args: Any, grid: object, warmup: bool, **options: object) -> None:
         dtypes = [MockTensor(a.dtype) if isinstance(a, torch.Tensor) else a for a in args]
         compiled = run(self, *dtypes, grid=grid, warmup=True, **options)
-        first = args[0]  # of a product, its inputs
+        first = getattr(args[0], "base", args[0])  # of a product, its inputs
         taken.append(
             {
                 "arch": arch,
@@ -302,6 +310,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
                 "early": compiled.metadata.launch_pdl,
                 "prefetch_layouts": prefetch_layouts(compiled.asm["ttgir"]),
                 "bytes_before_wait": bytes_before_wait(compiled.asm["ptx"]),
+                "boxes_asked_for": boxes_asked_for(compiled.asm["ptx"]),
                 "special": special_arguments(compiled),
             }
         )
@@ -312,6 +321,7 @@ def compile_case(arch: int, case: Case) -> list[dict]:
     properties = SimpleNamespace(shared_memory_per_block_optin=SHARED_MEMORY[arch])
     with (
         FakeTensorMode(),
+        patch.object(torch.Tensor, "data_ptr", lambda tensor: 0),
         patch.object(JITFunction, "run", compile_only),
         patch.object(torch.cuda, "get_device_capability", lambda device=None: divmod(arch, 10)),
         patch.object(torch.cuda, "get_device_properties", lambda device=None: properties),

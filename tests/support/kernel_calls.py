@@ -108,10 +108,10 @@ def transform_of(D: int, dtype: torch.dtype) -> HeadTransform:
     return HeadTransform(*angles, *norms, 1e-6)
 
 
-def gated(M: int, N: int, K: int, dtype: torch.dtype) -> None:
+def gated(M: int, N: int, K: int, dtype: torch.dtype, tile: tiles.Tile | None = None) -> None:
     layer = fused_linear.NormLinear(empty(N, K, dtype=dtype), None, None, 1e-5, is_gated=True)
     statistics = fused_linear.RowStatistics(float32(M, -(-K // 64), 2), 64)
-    fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, prefetch=True)
+    fused_linear.norm_linear_triton(empty(M, K, dtype=dtype), statistics, layer, prefetch=True, tile=tile)
 
 
 def packed(
