@@ -62,7 +62,7 @@ class TileBench(Protocol):
 
     room: int  # bytes of shared memory that a program can have
     element_size: int  # bytes of an input
-    has_rings: bool  # whether a copy engine can bring the inputs
+    has_rings: bool  # whether a TMA can bring the inputs
 
     def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
         """Compile these at once; those that can be launched by the time `until`."""

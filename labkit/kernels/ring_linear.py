@@ -1,13 +1,13 @@
-"""The fused products with a ring of boxes: weights and rows that Hopper's copy engine brings.
+"""The fused products with a ring of boxes: weights and rows that the TMA of a Hopper GPU brings.
 
-The copy engine (TMA) moves a box of a matrix into shared memory on its own; a program only asks, and waits
-for the bytes to have come. A program's ring has slots, each for a box of weights and the box of rows with the
-same columns. The weights of the first slots are asked for before the wait for the kernel in front, and a slot
-whose boxes have been multiplied gets the next ones. So a program with few registers has as much on its way as
-shared memory holds.
+The TMA (tensor memory accelerator) moves a box of a matrix into shared memory on its own; a program asks, and
+waits later for the bytes to have come. A program's ring has slots, each for a box of weights and the box of
+rows with the same columns. The weights of the first slots are asked for before the wait for the kernel in
+front, and a slot whose boxes have been multiplied gets the next ones. So a program with few registers has as
+much on its way as shared memory holds.
 
-In Gluon, the language below Triton: Triton waits for a box where it asks for it. The plain twins are those of
-`fused_linear` and `linear_residual`, whose wrappers launch these kernels for a tile with a ring.
+In Gluon, the language below Triton: in Triton asking and waiting are one, a load. The plain twins are those
+of `fused_linear` and `linear_residual`, whose wrappers launch these kernels for a tile with a ring.
 """
 
 # ruff: noqa: RUF005  # Gluon's lists grow by +
@@ -41,7 +41,7 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 copy_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
 
 
-def has_copy_engine(device: torch.device) -> bool:
+def has_tma(device: torch.device) -> bool:
     """Whether the kernels here run on a device."""
     if device.type != "cuda" or INTERPRETED or not HAS_GLUON:
         return False
@@ -50,7 +50,7 @@ def has_copy_engine(device: torch.device) -> bool:
 
 def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
     """Raises ValueError unless a tile with a ring can be launched for x [M, K] and weight [N, K]."""
-    if not has_copy_engine(x.device):
+    if not has_tma(x.device):
         raise ValueError(f"tile.ring needs a Hopper GPU and Triton with Gluon, and x is on {x.device}")
     for name, matrix in (("x", x), ("weight", weight)):
         if not can_be_boxed(matrix):
@@ -65,7 +65,7 @@ def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
 
 
 def boxes(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """A matrix as the copy engine sees it: cut into boxes [rows, columns], with zeros beyond its edges."""
+    """A matrix as the TMA sees it: cut into boxes [rows, columns], with zeros beyond its edges."""
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout)
 

@@ -19,7 +19,7 @@ class Tile(NamedTuple):
 
     num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come
     into registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without
-    tensor cores. ring: Hopper's copy engine brings the inputs, into num_stages slots (`ring_linear`), and the
+    tensor cores. ring: the TMA of a Hopper GPU brings the inputs, into num_stages slots (`ring_linear`), and the
     first weights before the kernel in front has ended.
     """
 
@@ -41,7 +41,7 @@ def is_held(tile: Tile) -> bool:
 
 
 def can_be_boxed(matrix: Tensor) -> bool:
-    """Whether a copy engine can cut boxes from a matrix of 16-bit numbers: its rows begin at multiples of 16
+    """Whether a TMA can cut boxes from a matrix of 16-bit numbers: its rows begin at multiples of 16
     bytes."""
     places = matrix.data_ptr(), matrix.stride(0) * matrix.element_size()
     return matrix.element_size() == 2 and matrix.stride(1) == 1 and all(place % 16 == 0 for place in places)
@@ -157,7 +157,7 @@ def default_tile(
 ) -> Tile:
     """The tile for x [M, K] and weight [N, K] on their device: the measured one, if there is one.
 
-    measured: for x's element size. Else, or where that is a ring and the copy engine cannot read these two,
+    measured: for x's element size. Else, or where that is a ring and the TMA cannot read these two,
     `tile_of` picks it for half precision on an H100; float32 gets fewer inputs at a time, for a thread's
     registers hold fewer of them. A GPU with less shared memory gets what fits into it.
     """

@@ -68,8 +68,8 @@ class EngineHost(Worker):
 
     A request's first token and its end are told with their step; the tokens between them, those of all
     requests together, with the first step that ends so many milliseconds, `frame_every`, after the last ones
-    were. To send and to read a frame takes longer than a fast engine's step, so with a frame for each token,
-    readers fall behind.
+    were. To send and to read the frames of many readers takes longer than a fast engine's step, so with a
+    frame for each token, they fall behind.
     """
 
     def __init__(self, engine: InferenceEngine, end: socket.socket, frame_every: float = FRAME_EVERY) -> None:

@@ -13,7 +13,7 @@ from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tests
-from labkit.results.http import BY_PROCESS, HttpRecord
+from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
@@ -210,7 +210,8 @@ def door_line() -> str:
     record = load(DOOR_RECORD)
     return (
         f"Over HTTP, {record.readers} readers of streams get {record.rate(BY_PROCESS):,.0f} tokens/s of "
-        f"GPT-2 124M on an {record.host.device}, all asking at once; "
+        f"GPT-2 124M on an {record.host.device}, all asking at once, if they read sockets, and "
+        f"{record.rate(BY_OPENAI):,.0f} by the `openai` package's client; "
         "[BENCHMARKS.md](BENCHMARKS.md#over-http) says what each waits for."
     )
 

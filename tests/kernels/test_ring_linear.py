@@ -17,7 +17,7 @@ from fused_linear_cases import (
 from labkit.kernels import fold_rms_norm, linear_residual_triton, norm_linear_triton, ring_linear
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.ring_linear import check_ring, has_copy_engine
+from labkit.kernels.ring_linear import check_ring, has_tma
 from labkit.kernels.tiles import Tile, default_tile, tile_of
 
 RING = Tile(64, 32, 64, 1, 4, 3, ring=True)
@@ -35,13 +35,13 @@ TILES = {
 @pytest.fixture
 def hopper() -> torch.device:
     device = torch.device("cuda")
-    if not has_copy_engine(device):
+    if not has_tma(device):
         pytest.skip("needs a Hopper GPU")
     return device
 
 
 def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ring_linear, "has_copy_engine", lambda device: False)
+    monkeypatch.setattr(ring_linear, "has_tma", lambda device: False)
     case = make_case(64, 64, 64, torch.float16)
     for function, arguments in (
         (norm_linear_triton, norm_arguments(case)),
@@ -66,12 +66,12 @@ def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_what_no_ring_can_be_made_of_is_refused(
     monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, tile: Tile, message: str
 ):
-    monkeypatch.setattr(ring_linear, "has_copy_engine", lambda device: True)
+    monkeypatch.setattr(ring_linear, "has_tma", lambda device: True)
     with pytest.raises(ValueError, match=message):
         check_ring(tile, x, torch.zeros(8, 64).half())
 
 
-def test_where_the_copy_engine_cannot_read_an_engine_takes_the_tile_by_rule():
+def test_where_the_tma_cannot_read_an_engine_takes_the_tile_by_rule():
     measured = {(64, 64): {16: RING}}
     weight, unaligned = torch.zeros(64, 64).half(), torch.zeros(3 * 64 + 1).half()[1:].view(3, 64)
     assert default_tile(torch.zeros(3, 64).half(), weight, measured, can_split=True) == RING

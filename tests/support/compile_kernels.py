@@ -279,7 +279,7 @@ def bytes_before_wait(ptx: str) -> int:
 
 
 def boxes_asked_for(ptx: str) -> list[int]:
-    """How often a copy engine is asked for a box, before the wait for the kernel in front and behind it."""
+    """How often the TMA is asked for a box, before the wait for the kernel in front and behind it."""
     return [part.count("cp.async.bulk.tensor.2d.shared") for part in ptx.split("griddepcontrol.wait")]
 
 

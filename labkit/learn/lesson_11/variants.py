@@ -11,6 +11,7 @@ from labkit.learn.variants import Variants
 STEPS = Variants("latency_variants_h200")
 HELD = Variants("held_weights_h100")
 WHOLE = Variants("latency_variants_h100")
+RINGS = Variants("ring_variants_h100")
 
 
 def steps_table(loads: Sequence[tuple[int, str]], variants: Mapping[str, str]) -> pd.DataFrame:
@@ -31,9 +32,9 @@ def _change(us: float | None, before: float) -> str:
     return f"{us:.0f}" if us == before else f"{us:.0f} ({100 * (us / before - 1):+.1f} %)"
 
 
-def products_of(model: str, num_rows: int) -> list[SimpleNamespace]:
-    """A layer's four products, for a batch of so many requests: `before_us`, `us` and `is_held` of each."""
-    samples = HELD.part("products").samples
+def products_of(model: str, num_rows: int, variants: Variants = HELD) -> list[SimpleNamespace]:
+    """A layer's four products, for a batch of so many requests: `before_us` and `us` of each."""
+    samples = variants.part("products").samples
     return [s for s in samples if (s.model, s.rows) == (f"random:{model}", num_rows)]
 
 
@@ -44,18 +45,43 @@ def times_as_fast(products: Sequence[SimpleNamespace]) -> float:
 
 def products_table(models: Sequence[str], sizes: Sequence[int] = (1, 16, 64)) -> pd.DataFrame:
     """A row per model and batch: microseconds of a layer's four products, and how many of them hold."""
+    return _products_table(HELD, models, sizes, "products that hold", "is_held")
+
+
+def rings_table(models: Sequence[str], sizes: Sequence[int] = (16, 64, 128, 256)) -> pd.DataFrame:
+    """The same for products with rings, without batches that were not measured."""
+    return _products_table(RINGS, models, sizes, "products with a ring", "has_ring")
+
+
+def _products_table(
+    variants: Variants, models: Sequence[str], sizes: Sequence[int], column: str, counted: str
+) -> pd.DataFrame:
     rows = {
         (model, num_rows): {
             "before (µs)": f"{sum(s.before_us for s in products):.1f}",
             "now (µs)": f"{sum(s.us for s in products):.1f}",
             "times as fast": f"{times_as_fast(products):.2f}",
-            "products that hold": f"{sum(s.is_held for s in products)} of {len(products)}",
+            column: f"{sum(getattr(s, counted) for s in products)} of {len(products)}",
         }
         for model in models
         for num_rows in sizes
-        for products in [products_of(model, num_rows)]
+        if (products := products_of(model, num_rows, variants))
     }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests"])
+
+
+def ring_runs_table() -> pd.DataFrame:
+    """A row per load of rung 14: tokens per second of decoding with the tiles before and with rings, the
+    median of the runs and the fewest and most."""
+    rows = {
+        (s.model.removeprefix("random:"), f"{s.rows} × {s.tokens}"): {
+            "before (tokens/s)": _spread(s.before),
+            "with rings (tokens/s)": _spread(s.after),
+            "times as fast": f"{median(s.after) / median(s.before):.2f}",
+        }
+        for s in RINGS.part("runs").samples
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests × new tokens"])
 
 
 def whole_table() -> pd.DataFrame:
