@@ -19,8 +19,8 @@ class Tile(NamedTuple):
 
     num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come
     into registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without
-    tensor cores. ring: the TMA of a Hopper GPU brings the inputs, into num_stages slots (`ring_linear`), and the
-    first weights before the kernel in front has ended.
+    tensor cores. ring: the TMA of a Hopper GPU brings the inputs, into num_stages slots (`ring_linear`), and
+    the first weights before the kernel in front has ended.
     """
 
     block_m: int
