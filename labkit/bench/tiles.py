@@ -174,8 +174,8 @@ def ring_candidates(case: Case, room: int) -> list[Tile]:
         for split_k in ((1, 2, 3, 4, 6) if can_split else (1,))
         for programs in (1, 2, 3)
         for boxes in [-(-K // (block_k * split_k))]
-        for slots in [min(boxes, room // programs // ((block_m + block_n) * block_k * 2))]
-        if block_m < 2 * max(64, rows) and slots >= min(boxes, 2)
+        for slots in [min(max(boxes, 2), room // programs // ((block_m + block_n) * block_k * 2))]
+        if block_m < 2 * max(64, rows) and slots >= 2
         if split_k == 1 or (boxes * block_k >= 256 and (split_k - 1) * boxes * block_k < K)
     }
     fits = [

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from labkit.kernels.fused_linear import NormLinear, RowStatistics
 
 HOPPER = (9, 0)  # compute capability: no later GPU has its product of two boxes, wgmma
-WARP_ROWS = 16  # of a tile: four warps multiply 64 together
 
 # Names that have changed: in Triton 3.6 it is `thread_barrier`, up to 3.8 `async_copy_global_to_shared`.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -48,7 +47,7 @@ def has_tma(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) == HOPPER
 
 
-def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
+def check_ring(x: Tensor, weight: Tensor) -> None:
     """Raises ValueError unless a tile with a ring can be launched for x [M, K] and weight [N, K]."""
     if not has_tma(x.device):
         raise ValueError(f"tile.ring needs a Hopper GPU and Triton with Gluon, and x is on {x.device}")
@@ -58,10 +57,6 @@ def check_ring(tile: Tile, x: Tensor, weight: Tensor) -> None:
                 f"{name} is {matrix.dtype} with strides {matrix.stride()}: for tile.ring its numbers must "
                 "have 16 bits and its rows begin at multiples of 16 bytes"
             )
-    if tile.block_m not in (64, 128) or tile.num_warps * WARP_ROWS != tile.block_m:
-        raise ValueError(f"{tile}: with a ring, block_m is 64 with 4 warps, or 128 with 8")
-    if not 64 <= tile.block_k <= 256 or tile.block_n > 256:
-        raise ValueError(f"{tile}: with a ring, block_k is from 64 to 256, and block_n 256 at most")
 
 
 def boxes(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -160,7 +155,7 @@ def launch_norm_ring(
 ) -> None:
     """What `norm_linear_triton`, which has checked all else, launches for a tile with a ring. Raises
     ValueError where there can be none."""
-    check_ring(tile, x, layer.weight)
+    check_ring(x, layer.weight)
     (M, K), N, num_parts = x.shape, len(layer.weight), statistics.parts.shape[1]
     _norm_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         boxes(x, tile.block_m, tile.block_k),
@@ -311,7 +306,7 @@ def launch_residual_ring(
 ) -> None:
     """What `linear_residual_triton`, which has checked all else, launches for a tile with a ring. Raises
     ValueError where there can be none."""
-    check_ring(tile, x, weight)
+    check_ring(x, weight)
     (M, K), N = x.shape, len(weight)
     _residual_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
         boxes(x, tile.block_m, tile.block_k),

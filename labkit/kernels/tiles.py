@@ -238,6 +238,12 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
             raise ValueError(f"tile.num_warps is {value}, expected a power of 2")
         if value < 1:
             raise ValueError(f"tile.{name} is {value}, expected at least 1")
+    if tile.ring and (tile.block_m, tile.num_warps) not in ((64, 4), (128, 8)):
+        raise ValueError(f"{tile} has a ring: expected block_m 64 and 4 warps, or 128 and 8")
+    if tile.ring and (not 64 <= tile.block_k <= 256 or tile.block_n > 256 or tile.num_stages < 2):
+        raise ValueError(
+            f"{tile} has a ring: expected block_k 64 to 256, block_n up to 256, 2 stages or more"
+        )
     if tile.split_k > 1 and not can_split:
         raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a norm is not split")
     return tile

@@ -18,7 +18,7 @@ from labkit.kernels import fold_rms_norm, linear_residual_triton, norm_linear_tr
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.ring_linear import check_ring, has_tma
-from labkit.kernels.tiles import Tile, default_tile, tile_of
+from labkit.kernels.tiles import Tile, check_tile, default_tile, tile_of
 
 RING = Tile(64, 32, 64, 1, 4, 3, ring=True)
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -52,23 +52,32 @@ def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("x", "tile", "message"),
+    ("x", "message"),
     [
-        (torch.zeros(4, 64), RING, r"^x is torch.float32 .* must have 16 bits"),
-        (torch.zeros(4, 68).half()[:, :64], RING, r"^x is torch.float16 with strides \(68, 1\)"),
-        (torch.zeros(4 * 64 + 1).half()[1:].view(4, 64), RING, r"^x .* begin at multiples of 16 bytes$"),
-        (torch.zeros(4, 64).half(), RING._replace(block_m=32), "block_m is 64 with 4 warps, or 128 with 8$"),
-        (torch.zeros(4, 64).half(), RING._replace(num_warps=8), "block_m is 64 with 4 warps, or 128 with 8$"),
-        (torch.zeros(4, 64).half(), RING._replace(block_k=32), "block_k is from 64 to 256"),
-        (torch.zeros(4, 64).half(), RING._replace(block_n=512), "block_n 256 at most$"),
+        (torch.zeros(4, 64), r"^x is torch.float32 .* must have 16 bits"),
+        (torch.zeros(4, 68).half()[:, :64], r"^x is torch.float16 with strides \(68, 1\)"),
+        (torch.zeros(4 * 64 + 1).half()[1:].view(4, 64), r"^x .* begin at multiples of 16 bytes$"),
     ],
 )
-def test_what_no_ring_can_be_made_of_is_refused(
-    monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, tile: Tile, message: str
-):
+def test_what_the_tma_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, message: str):
     monkeypatch.setattr(ring_linear, "has_tma", lambda device: True)
     with pytest.raises(ValueError, match=message):
-        check_ring(tile, x, torch.zeros(8, 64).half())
+        check_ring(x, torch.zeros(8, 64).half())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("block_m", 32, "expected block_m 64 and 4 warps, or 128 and 8$"),
+        ("num_warps", 8, "expected block_m 64 and 4 warps, or 128 and 8$"),
+        ("block_k", 32, "expected block_k 64 to 256"),
+        ("block_n", 512, "block_n up to 256"),
+        ("num_stages", 1, "2 stages or up$"),
+    ],
+)
+def test_a_ring_that_no_kernel_has_is_refused(field: str, value: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        check_tile(RING._replace(**{field: value}), can_split=True)
 
 
 def test_where_the_tma_cannot_read_an_engine_takes_the_tile_by_rule():

@@ -90,7 +90,7 @@ def test_what_labkit_ships_for_the_gpu_comes_behind_what_the_user_measured(gpu):
 
 
 def test_another_hopper_takes_an_h100s_tiles_for_products_that_were_not_measured_on_it(gpu, monkeypatch):
-    ring = FEW._replace(ring=True)
+    ring = Tile(64, 32, 64, 1, 4, 3, ring=True)
     keep_table(shipped_path(CUDA), [*TABLE, TABLE[1]._replace(tile=ring)])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     own = [TABLE[1]._replace(rows=128), TABLE[1]._replace(N=9)]
@@ -170,6 +170,7 @@ BROKEN = {
     "no power of 2": (with_tile(tile=[16, 24, 16, 1, 4, 3]), "tile.block_n is 24, expected a power of 2"),
     "a huge tile": (with_tile(tile=[16, 4096, 16, 1, 4, 3]), "is larger than"),
     "no parts": (with_tile(tile=[16, 16, 16, 0, 4, 3]), "tile.split_k is 0, expected at least 1"),
+    "no ring": (with_tile(tile=[16, 16, 64, 1, 4, 3, True]), "has a ring: expected block_m 64 and 4 warps"),
     "no time": (with_tile(us=0), "us must be above 0"),
     "no room": (with_tile(N=10**6, tile=[16, 16, 16, 2, 4, 3]), "has more parts than there is room for"),
 }
