@@ -25,7 +25,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.ring_linear import has_tma
+from labkit.kernels.ring_linear import has_ring_kernels
 from labkit.kernels.tiles import ROWS, Tile
 from labkit.kernels.triton_runtime import check_triton, shared_memory_of
 from labkit.model import Network
@@ -123,7 +123,7 @@ class GpuTileBench:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
         self.room, self.element_size = shared_memory_of(device), dtype.itemsize
-        self.has_rings = has_tma(device) and dtype.itemsize == 2
+        self.has_rings = has_ring_kernels(device) and dtype.itemsize == 2
         self._workspace = make_split_k_workspace(device)
         self._inputs = cache(partial(make_inputs, device=device, dtype=dtype))
         check_triton()  # which sets itself up in its first launch, and not for several threads at once

@@ -167,15 +167,15 @@ def ring_candidates(case: Case, room: int) -> list[Tile]:
     are launched as about as many programs as there are multiprocessors."""
     (_, N, K, can_split, *_), rows, _ = case
     made = {
-        Tile(block_m, block_n, block_k, split_k, block_m // 16, slots, True)
+        Tile(block_m, block_n, block_k, split_k, block_m // 16, stages, True)
         for block_m in (64, 128)
         for block_n in (16, 32, 64, 128)
         for block_k in (64, 128, 256)
         for split_k in ((1, 2, 3, 4, 6) if can_split else (1,))
         for programs in (1, 2, 3)
         for boxes in [-(-K // (block_k * split_k))]
-        for slots in [min(max(boxes, 2), room // programs // ((block_m + block_n) * block_k * 2))]
-        if block_m < 2 * max(64, rows) and slots >= 2
+        for stages in [min(max(boxes, 2), room // programs // ((block_m + block_n) * block_k * 2))]
+        if block_m < 2 * max(64, rows) and stages >= 2
         if split_k == 1 or (boxes * block_k >= 256 and (split_k - 1) * boxes * block_k < K)
     }
     fits = [

@@ -1,10 +1,10 @@
-"""The fused products with a ring of boxes: weights and rows that the TMA of a Hopper GPU brings.
+"""The fused products with a ring of boxes, which the TMA of a Hopper GPU brings.
 
-The TMA (tensor memory accelerator) moves a box of a matrix into shared memory on its own; a program asks, and
-waits later for the bytes to have come. A program's ring has slots, each for a box of weights and the box of
-rows with the same columns. The weights of the first slots are asked for before the wait for the kernel in
-front, and a slot whose boxes have been multiplied gets the next ones. So a program with few registers has as
-much on its way as shared memory holds.
+The TMA (tensor memory accelerator) moves a box, a rectangle of a matrix, into shared memory on its own: a
+program asks for it, and waits later for its bytes to have come. A program's ring has stages, each with a box
+of weights and the box of x with the same columns. The weights of the first stages are asked for before the
+wait for the kernel before this one, and a stage whose boxes have been multiplied gets the next ones. So as
+many bytes can be on their way as fit in shared memory, however few registers are free.
 
 In Gluon, the language below Triton: in Triton asking and waiting are one, a load. The plain twins are those
 of `fused_linear` and `linear_residual`, whose wrappers launch these kernels for a tile with a ring.
@@ -40,7 +40,7 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 copy_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
 
 
-def has_tma(device: torch.device) -> bool:
+def has_ring_kernels(device: torch.device) -> bool:
     """Whether the kernels here run on a device."""
     if device.type != "cuda" or INTERPRETED or not HAS_GLUON:
         return False
@@ -49,7 +49,7 @@ def has_tma(device: torch.device) -> bool:
 
 def check_ring(x: Tensor, weight: Tensor) -> None:
     """Raises ValueError unless a tile with a ring can be launched for x [M, K] and weight [N, K]."""
-    if not has_tma(x.device):
+    if not has_ring_kernels(x.device):
         raise ValueError(f"tile.ring needs a Hopper GPU and Triton with Gluon, and x is on {x.device}")
     for name, matrix in (("x", x), ("weight", weight)):
         if not can_be_boxed(matrix):
@@ -78,31 +78,48 @@ def product_layout(block_n: int, num_warps: int):
 
 
 @gluon.jit
-def make_ring(x_boxes, weight_boxes, SLOTS: gl.constexpr):
-    """Slots for boxes of weights and of x, and a barrier for each, which counts the bytes that came."""
+def make_ring(x_boxes, weight_boxes, STAGES: gl.constexpr):
+    """Stages for boxes of weights and of x, and a barrier for each, which counts the bytes that came."""
     weights = gl.allocate_shared_memory(
-        weight_boxes.dtype, [SLOTS] + weight_boxes.block_type.shape, weight_boxes.layout
+        weight_boxes.dtype, [STAGES] + weight_boxes.block_type.shape, weight_boxes.layout
     )
-    rows = gl.allocate_shared_memory(x_boxes.dtype, [SLOTS] + x_boxes.block_type.shape, x_boxes.layout)
-    barriers = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], hopper.mbarrier.MBarrierLayout())
-    for slot in gl.static_range(SLOTS):
-        hopper.mbarrier.init(barriers.index(slot), count=1)
-    return weights, rows, barriers
+    x = gl.allocate_shared_memory(x_boxes.dtype, [STAGES] + x_boxes.block_type.shape, x_boxes.layout)
+    barriers = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        hopper.mbarrier.init(barriers.index(stage), count=1)
+    return weights, x, barriers
 
 
 @gluon.jit
-def ask_weights(weight_boxes, n, k, slot, ring, num_bytes: gl.constexpr, is_asked):
-    """Ask for the box of weights at (n, k); num_bytes: that will come into the slot, with the box of x."""
+def fill_ring(
+    x_boxes, weight_boxes, m, n, first, STAGES: gl.constexpr, NUM_BYTES: gl.constexpr, EARLY: gl.constexpr
+):
+    """A ring whose first boxes, from column `first` on, are on their way: of weights before the kernel before
+    this one has ended, and of x, which that kernel writes, after it."""
+    BLOCK_K: gl.constexpr = weight_boxes.block_type.shape[1]
+    ring = make_ring(x_boxes, weight_boxes, STAGES)
+    for stage in gl.static_range(STAGES):
+        ask_weights(weight_boxes, n, first + stage * BLOCK_K, stage, ring, NUM_BYTES, True)
+    if EARLY:
+        gdc_wait()
+    for stage in gl.static_range(STAGES):
+        ask_x(x_boxes, m, first + stage * BLOCK_K, stage, ring, True)
+    return ring
+
+
+@gluon.jit
+def ask_weights(weight_boxes, n, k, stage, ring, num_bytes: gl.constexpr, is_asked):
+    """Ask for the box of weights at (n, k). num_bytes: what the stage gets in all, with the box of x."""
     weights, _, barriers = ring
-    hopper.mbarrier.expect(barriers.index(slot), num_bytes, pred=is_asked)
-    copy_box(weight_boxes, [n, k], barriers.index(slot), weights.index(slot), pred=is_asked)
+    hopper.mbarrier.expect(barriers.index(stage), num_bytes, pred=is_asked)
+    copy_box(weight_boxes, [n, k], barriers.index(stage), weights.index(stage), pred=is_asked)
 
 
 @gluon.jit
-def ask_rows(x_boxes, m, k, slot, ring, is_asked):
+def ask_x(x_boxes, m, k, stage, ring, is_asked):
     """Ask for the box of x at (m, k)."""
-    _, rows, barriers = ring
-    copy_box(x_boxes, [m, k], barriers.index(slot), rows.index(slot), pred=is_asked)
+    _, x, barriers = ring
+    copy_box(x_boxes, [m, k], barriers.index(stage), x.index(stage), pred=is_asked)
 
 
 @gluon.jit
@@ -114,36 +131,36 @@ def ring_product(
     first,
     ring,
     NUM_BOXES: gl.constexpr,
-    SLOTS: gl.constexpr,
+    STAGES: gl.constexpr,
     NUM_BYTES: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):
-    """The product [BLOCK_M, BLOCK_N] over NUM_BOXES boxes from column `first` on, of which the first SLOTS
+    """The product [BLOCK_M, BLOCK_N] over NUM_BOXES boxes from column `first` on, of which the first STAGES
     have been asked for."""
     BLOCK_M: gl.constexpr = x_boxes.block_type.shape[0]
     BLOCK_N: gl.constexpr = weight_boxes.block_type.shape[0]
     BLOCK_K: gl.constexpr = weight_boxes.block_type.shape[1]
     acc = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, layout=LAYOUT)
-    for turn in range(NUM_BOXES // SLOTS):
-        for slot in gl.static_range(SLOTS):
-            acc = multiply_box(acc, slot, turn, ring)
-            if NUM_BOXES > SLOTS:  # the slot in front is free, now that the product behind it has begun
-                box = turn * SLOTS + slot - 1
-                k = first + (box + SLOTS) * BLOCK_K
-                is_asked = (box >= 0) & (box + SLOTS < NUM_BOXES)
-                ask_weights(weight_boxes, n, k, (slot - 1) % SLOTS, ring, NUM_BYTES, is_asked)
-                ask_rows(x_boxes, m, k, (slot - 1) % SLOTS, ring, is_asked)
-    for slot in gl.static_range(NUM_BOXES % SLOTS):
-        acc = multiply_box(acc, slot, NUM_BOXES // SLOTS, ring)
+    for turn in range(NUM_BOXES // STAGES):
+        for stage in gl.static_range(STAGES):
+            acc = multiply_box(acc, stage, turn, ring)
+            if NUM_BOXES > STAGES:  # only this stage's product may still run: the stage before is free
+                box = turn * STAGES + stage - 1
+                k = first + (box + STAGES) * BLOCK_K
+                is_asked = (box >= 0) & (box + STAGES < NUM_BOXES)
+                ask_weights(weight_boxes, n, k, (stage - 1) % STAGES, ring, NUM_BYTES, is_asked)
+                ask_x(x_boxes, m, k, (stage - 1) % STAGES, ring, is_asked)
+    for stage in gl.static_range(NUM_BOXES % STAGES):
+        acc = multiply_box(acc, stage, NUM_BOXES // STAGES, ring)
     return hopper.warpgroup_mma_wait(0, deps=[acc])
 
 
 @gluon.jit
-def multiply_box(acc, slot: gl.constexpr, turn, ring):
-    """acc, with the product of a slot's boxes on its way, and all before it done."""
-    weights, rows, barriers = ring
-    hopper.mbarrier.wait(barriers.index(slot), turn & 1)  # whose phase changes with each box that came
-    acc = hopper.warpgroup_mma(rows.index(slot), weights.index(slot).permute((1, 0)), acc, is_async=True)
+def multiply_box(acc, stage: gl.constexpr, turn, ring):
+    """acc, with the product of a stage's boxes on its way, and all products before it done."""
+    weights, x, barriers = ring
+    hopper.mbarrier.wait(barriers.index(stage), turn & 1)  # it counts from turn to turn in another phase
+    acc = hopper.warpgroup_mma(x.index(stage), weights.index(stage).permute((1, 0)), acc, is_async=True)
     return hopper.warpgroup_mma_wait(1, deps=[acc])
 
 
@@ -153,8 +170,8 @@ def multiply_box(acc, slot: gl.constexpr, turn, ring):
 def launch_norm_ring(
     x: Tensor, statistics: "RowStatistics", layer: "NormLinear", gelu: bool, out: Tensor, tile: Tile
 ) -> None:
-    """What `norm_linear_triton`, which has checked all else, launches for a tile with a ring. Raises
-    ValueError where there can be none."""
+    """Launch the product for a tile with a ring; `norm_linear_triton` has checked all else. Raises ValueError
+    where this device or these tensors allow none."""
     check_ring(x, layer.weight)
     (M, K), N, num_parts = x.shape, len(layer.weight), statistics.parts.shape[1]
     _norm_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
@@ -178,7 +195,7 @@ def launch_norm_ring(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         BLOCK_P=triton.next_power_of_2(num_parts),
-        SLOTS=min(tile.num_stages, triton.cdiv(K, tile.block_k)),
+        STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k)),
         num_warps=tile.num_warps,
         **early_launch(x.device),
     )
@@ -206,7 +223,7 @@ def _norm_ring_kernel(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     BLOCK_P: gl.constexpr,
-    SLOTS: gl.constexpr,
+    STAGES: gl.constexpr,
     EARLY: gl.constexpr,
     num_warps: gl.constexpr,
 ):
@@ -217,22 +234,16 @@ def _norm_ring_kernel(
     n = gl.program_id(1) * BLOCK_N
     if EARLY:
         gdc_launch_dependents()
-    ring = make_ring(x_boxes, weight_boxes, SLOTS)
-    for slot in gl.static_range(SLOTS):
-        ask_weights(weight_boxes, n, slot * BLOCK_K, slot, ring, NUM_BYTES, True)
     column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
     if not RMS:
         column_sums = gl.load(column_sums_ptr + column, mask=column < N, other=0.0)
     if HAS_BIAS:
         bias = gl.load(bias_ptr + column, mask=column < N, other=0.0)
-    if EARLY:
-        gdc_wait()
-    for slot in gl.static_range(SLOTS):
-        ask_rows(x_boxes, m, slot * BLOCK_K, slot, ring, True)
+    ring = fill_ring(x_boxes, weight_boxes, m, n, 0, STAGES, NUM_BYTES, EARLY)
     mean, rstd = mean_and_rstd(
         statistics_ptr, m, M, eps, K, num_parts, width, RMS, BLOCK_M, BLOCK_P, LAYOUT, num_warps
     )
-    acc = ring_product(x_boxes, weight_boxes, m, n, 0, ring, NUM_BOXES, SLOTS, NUM_BYTES, LAYOUT)
+    acc = ring_product(x_boxes, weight_boxes, m, n, 0, ring, NUM_BOXES, STAGES, NUM_BYTES, LAYOUT)
     if not RMS:
         acc = acc - mean[:, None] * column_sums[None, :]
     acc = rstd[:, None] * acc
@@ -304,8 +315,8 @@ def launch_residual_ring(
     counters: Tensor | None,
     tile: Tile,
 ) -> None:
-    """What `linear_residual_triton`, which has checked all else, launches for a tile with a ring. Raises
-    ValueError where there can be none."""
+    """Launch the product for a tile with a ring; `linear_residual_triton` has checked all else. Raises
+    ValueError where this device or these tensors allow none."""
     check_ring(x, weight)
     (M, K), N = x.shape, len(weight)
     _residual_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
@@ -326,7 +337,7 @@ def launch_residual_ring(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
-        SLOTS=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
+        STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
         num_warps=tile.num_warps,
         **early_launch(x.device),
     )
@@ -351,7 +362,7 @@ def _residual_ring_kernel(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     SPLIT_K: gl.constexpr,
-    SLOTS: gl.constexpr,
+    STAGES: gl.constexpr,
     EARLY: gl.constexpr,
     num_warps: gl.constexpr,
 ):
@@ -364,23 +375,17 @@ def _residual_ring_kernel(
     first = part * (NUM_BOXES * BLOCK_K)
     if EARLY:
         gdc_launch_dependents()
-    ring = make_ring(x_boxes, weight_boxes, SLOTS)
-    for slot in gl.static_range(SLOTS):
-        ask_weights(weight_boxes, n, first + slot * BLOCK_K, slot, ring, NUM_BYTES, True)
     row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
     in_tile = (row < M)[:, None] & (column < N)[None, :]
     if HAS_BIAS:
         bias = gl.load(bias_ptr + column, mask=column < N, other=0.0).to(gl.float32)
-    if EARLY:
-        gdc_wait()
-    for slot in gl.static_range(SLOTS):
-        ask_rows(x_boxes, m, first + slot * BLOCK_K, slot, ring, True)
+    ring = fill_ring(x_boxes, weight_boxes, m, n, first, STAGES, NUM_BYTES, EARLY)
     residual = residual_ptr + row[:, None] * residual_stride_m + column[None, :]
     rest = gl.load(residual, mask=in_tile, other=0.0).to(gl.float32)
     if HAS_BIAS:
         rest += bias[None, :]
-    acc = ring_product(x_boxes, weight_boxes, m, n, first, ring, NUM_BOXES, SLOTS, NUM_BYTES, LAYOUT)
+    acc = ring_product(x_boxes, weight_boxes, m, n, first, ring, NUM_BOXES, STAGES, NUM_BYTES, LAYOUT)
     if SPLIT_K == 1:
         store_with_statistics(acc + rest, row, column, M, N, out_ptr, statistics_ptr)
     else:  # as in the Triton kernel

@@ -17,10 +17,10 @@ class Tile(NamedTuple):
     """How a matrix product is cut: a program makes [block_m, block_n] outputs, block_k inputs at a time, and
     split_k programs share one such tile.
 
-    num_stages: how many times block_k inputs are on their way at once. 1: all of a program's weights come
-    into registers, before the kernel in front has ended. block_m 1: for a single row, multiplied without
-    tensor cores. ring: the TMA of a Hopper GPU brings the inputs, into num_stages slots (`ring_linear`), and
-    the first weights before the kernel in front has ended.
+    num_stages: how many pieces of block_k inputs are on their way at once. With 1 a program loads all its
+    weights into registers before the kernel before it has ended. block_m 1: for a single row, multiplied
+    without tensor cores. ring: the TMA of a Hopper GPU brings the pieces (`ring_linear`), the first of the
+    weights before the kernel before has ended.
     """
 
     block_m: int
@@ -219,7 +219,7 @@ def tile_with_room(tile: Tile, element_size: int, room: int) -> Tile:
 
 def staged_bytes(tile: Tile, element_size: int) -> int:
     """Bytes of shared memory for the inputs in flight while others are multiplied: those of all stages but
-    one, and of all slots of a ring.
+    one, and of all stages of a ring.
 
     Hopper and data center Blackwell keep the last one as well; no tile comes near the 227 KiB they have.
     """

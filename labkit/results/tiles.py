@@ -67,8 +67,11 @@ def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
     """A tile as "16 x 64 x 128, split 2, 4 warps, 5 stages", and its time."""
     block_m, block_n, block_k, split_k, num_warps, num_stages, *ring = tile
     split = f", split {split_k}" if split_k > 1 else ""
-    depth = f"{num_stages} slots" if any(ring) else f"{num_stages} stages"
-    return f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {depth}", f"{us:.2f}"
+    form = ", ring" if any(ring) else ""
+    return (
+        f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages{form}",
+        f"{us:.2f}",
+    )
 
 
 @dataclass(frozen=True)

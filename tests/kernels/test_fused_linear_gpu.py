@@ -25,7 +25,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.ring_linear import has_tma
+from labkit.kernels.ring_linear import has_ring_kernels
 from labkit.kernels.tiles import NOTHING_MEASURED, ROWS, TILES, MeasuredTiles, Tile, tile_of
 
 BATCHES = [1, 8, 64, 128, 256]
@@ -94,7 +94,7 @@ RINGS = {
 
 def measured_for(kind: str) -> MeasuredTiles:
     """Rings, where a GPU has them, or nothing."""
-    if kind == "rings" and not has_tma(torch.device("cuda")):
+    if kind == "rings" and not has_ring_kernels(torch.device("cuda")):
         pytest.skip("needs a Hopper GPU")
     return {NK: dict.fromkeys(ROWS, tile) for NK, tile in RINGS.items()} if kind == "rings" else {}
 

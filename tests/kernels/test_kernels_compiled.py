@@ -74,8 +74,8 @@ def tile_in(program: dict) -> Tile:
         *(blocks[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")),
         blocks.get("SPLIT_K", 1),
         blocks["num_warps"],
-        blocks.get("num_stages") or blocks["SLOTS"],
-        ring="SLOTS" in blocks,
+        blocks.get("num_stages") or blocks["STAGES"],
+        ring="STAGES" in blocks,
     )
 
 

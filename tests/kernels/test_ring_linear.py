@@ -17,7 +17,7 @@ from fused_linear_cases import (
 from labkit.kernels import fold_rms_norm, linear_residual_triton, norm_linear_triton, ring_linear
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.ring_linear import check_ring, has_tma
+from labkit.kernels.ring_linear import check_ring, has_ring_kernels
 from labkit.kernels.tiles import Tile, check_tile, default_tile, tile_of
 
 RING = Tile(64, 32, 64, 1, 4, 3, ring=True)
@@ -25,8 +25,8 @@ HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=s
 ROWS = pytest.mark.parametrize("M", [1, 17, 64, 100, 256])
 SIZES = {"whole boxes": (2304, 768), "no multiple of a box": (200, 328), "less than a box": (8, 24)}
 TILES = {
-    "few slots": RING,
-    "a slot for each box": Tile(64, 16, 128, 1, 4, 16, ring=True),
+    "few stages": RING,
+    "a stage for each box": Tile(64, 16, 128, 1, 4, 16, ring=True),
     "wide": Tile(128, 128, 64, 1, 8, 4, ring=True),
     "in three parts": Tile(64, 64, 64, 3, 4, 2, ring=True),
 }
@@ -35,13 +35,13 @@ TILES = {
 @pytest.fixture
 def hopper() -> torch.device:
     device = torch.device("cuda")
-    if not has_tma(device):
+    if not has_ring_kernels(device):
         pytest.skip("needs a Hopper GPU")
     return device
 
 
 def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ring_linear, "has_tma", lambda device: False)
+    monkeypatch.setattr(ring_linear, "has_ring_kernels", lambda device: False)
     case = make_case(64, 64, 64, torch.float16)
     for function, arguments in (
         (norm_linear_triton, norm_arguments(case)),
@@ -60,7 +60,7 @@ def test_without_a_hopper_gpu_a_ring_is_refused(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_what_the_tma_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch, x: torch.Tensor, message: str):
-    monkeypatch.setattr(ring_linear, "has_tma", lambda device: True)
+    monkeypatch.setattr(ring_linear, "has_ring_kernels", lambda device: True)
     with pytest.raises(ValueError, match=message):
         check_ring(x, torch.zeros(8, 64).half())
 

@@ -48,9 +48,13 @@ def products_table(models: Sequence[str], sizes: Sequence[int] = (1, 16, 64)) ->
     return _products_table(HELD, models, sizes, "products that hold", "is_held")
 
 
-def rings_table(models: Sequence[str], sizes: Sequence[int] = (16, 64, 128, 256)) -> pd.DataFrame:
-    """The same for products with rings, without batches that were not measured."""
-    return _products_table(RINGS, models, sizes, "products with a ring", "has_ring")
+def rings_table(models: Sequence[str], bandwidth: float) -> pd.DataFrame:
+    """The same for products with rings, with what the layer's weights take at `bandwidth` bytes per second,
+    and without batches that were not measured."""
+    table = _products_table(RINGS, models, (16, 64, 128, 256), "products with a ring", "has_ring")
+    weights = [sum(2 * s.N * s.K for s in products_of(model, rows, RINGS)) for model, rows in table.index]
+    table.insert(0, "their bytes (µs)", [f"{1e6 * num_bytes / bandwidth:.1f}" for num_bytes in weights])
+    return table
 
 
 def _products_table(
