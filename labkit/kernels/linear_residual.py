@@ -230,10 +230,12 @@ def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles:
     """Raises ValueError if a workspace is elsewhere, or has no room for a launch of `num_tiles` shared
     tiles."""
     partials, counters = workspace
+    num_partials = num_partials_of(num_tiles, tile)
+    if num_partials > 2**31:
+        raise ValueError(f"{tile} needs {num_partials} partial sums, which offsets of 32 bits do not reach")
     contiguous = {"device": device, "last_stride_is_1": True}
     check_tensor("workspace.partials", partials, shape=("P",), dtype=torch.float32, **contiguous)
     check_tensor("workspace.counters", counters, shape=("C",), dtype=torch.int32, **contiguous)
-    num_partials = num_partials_of(num_tiles, tile)
     for name, have, need in (
         ("partials", len(partials), num_partials),
         ("counters", len(counters), num_tiles),

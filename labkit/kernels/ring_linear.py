@@ -104,6 +104,7 @@ def fill_ring(
         gdc_wait()
     for stage in gl.static_range(STAGES):
         ask_x(x_boxes, m, first + stage * BLOCK_K, stage, ring, True)
+    barrier()  # else the compiler may move the last of these behind what the caller waits for
     return ring
 
 
@@ -173,6 +174,8 @@ def launch_norm_ring(
     """Launch the product for a tile with a ring; `norm_linear_triton` has checked all else. Raises ValueError
     where this device or these tensors allow none."""
     check_ring(x, layer.weight)
+    if len(x) == 0:  # of which there are no boxes
+        return
     (M, K), N, num_parts = x.shape, len(layer.weight), statistics.parts.shape[1]
     _norm_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         boxes(x, tile.block_m, tile.block_k),
@@ -318,6 +321,8 @@ def launch_residual_ring(
     """Launch the product for a tile with a ring; `linear_residual_triton` has checked all else. Raises
     ValueError where this device or these tensors allow none."""
     check_ring(x, weight)
+    if len(x) == 0:
+        return
     (M, K), N = x.shape, len(weight)
     _residual_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
         boxes(x, tile.block_m, tile.block_k),

@@ -26,12 +26,12 @@ from labkit.kernels.tiles import (
     has_workspace,
     is_held,
 )
-from labkit.kernels.triton_runtime import triton, triton_status
+from labkit.kernels.triton_runtime import HAS_GLUON, triton, triton_status
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
 HOPPER = (9, 0)  # compute capability
 H100 = "nvidia_h100_80gb_hbm3"
-MOST = Tile(256, 256, 512, 16, 16, 16, True)  # beyond it no kernel is compiled
+MOST = Tile(256, 256, 512, 16, 16, 32, True)  # beyond it no kernel is compiled
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -109,11 +109,12 @@ def is_compiled_for(device: torch.device) -> bool:
 def measured_tiles(table: Iterable[TimedTile], dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
     """What a table has for numbers of the size of `dtype`'s; of two entries for the same, the later.
 
-    can_hold: held tiles are in it, too.
+    can_hold: held tiles are in it, too, and those with a ring where Triton has Gluon.
     """
     measured: dict[tuple[int, int], dict[int, Tile]] = {}
     for timed in table:
-        if DTYPES[timed.dtype].itemsize == dtype.itemsize and (can_hold or not is_held(timed.tile)):
+        is_usable = (can_hold or not is_held(timed.tile)) and (HAS_GLUON or not timed.tile.ring)
+        if DTYPES[timed.dtype].itemsize == dtype.itemsize and is_usable:
             measured.setdefault((timed.N, timed.K), {})[timed.rows] = timed.tile
     return measured
 
@@ -166,6 +167,8 @@ def check_timed(name: str, timed: TimedTile) -> TimedTile:
         raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
     if any(value > most for value, most in zip(tile, MOST, strict=True)):
         raise ValueError(f"{name}: {shown(tuple(tile))} is larger than {tuple(MOST)}, the largest tile")
+    if tile.ring and DTYPES[timed.dtype].itemsize != 2:
+        raise ValueError(f"{name}: {tile} has a ring, which is for numbers of 16 bits, not {timed.dtype}")
     if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):
         raise ValueError(f"{name}: {tile} has more parts than there is room for")
     return timed

@@ -164,7 +164,7 @@ def default_tile(
     (M, K), N = x.shape, len(weight)
     tile = chosen_tile(max(M, 1), N, K, measured, x.element_size(), can_split=can_split)
     if tile.ring and not (can_be_boxed(x) and can_be_boxed(weight)):
-        tile = tile_of(max(M, 1), N, K, can_split=can_split)
+        tile = chosen_tile(max(M, 1), N, K, NOTHING_MEASURED, x.element_size(), can_split=can_split)
     return tile_with_room(tile, x.element_size(), shared_memory_of(x.device))
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from labkit.errors import OptionError
 from labkit.kernels.triton_runtime import tl, triton, triton_status
 
 READ, WRITE = "read", "write"
@@ -122,6 +123,10 @@ def record_accesses() -> Iterator[list[KernelRun]]:
 def _run(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], runs: list[KernelRun]) -> None:
     from triton.runtime import interpreter
 
+    if getattr(kernel, "is_gluon", bool)():
+        raise OptionError(
+            f"{kernel.__name__} is written in Gluon, which has no interpreter: take a lower rung"
+        )
     builder = interpreter.interpreter_builder
     names = inspect.signature(kernel.fn).parameters
     known = {name: value for name, value in kwargs.items() if name in names}  # not num_warps, for one

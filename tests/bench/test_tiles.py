@@ -18,6 +18,7 @@ from labkit.bench.tiles import (
     search_tiles,
     variants,
 )
+from labkit.kernels.tile_tables import TimedTile, check_timed
 from labkit.kernels.tiles import Tile, check_tile, has_workspace, staged_bytes, tile_of
 
 ROOM = 227 * 2**10  # an H100's
@@ -108,6 +109,7 @@ def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib, 
     for tile in made:
         assert check_tile(tile, can_split) == tile and has_workspace(tile, rows, N)
         if tile.ring:
+            assert check_timed("a file", TimedTile(N, K, "float16", rows, tile, 1.0))
             assert staged_bytes(tile, 2) <= kib * 2**10 and tile.block_m in (64, 128)
             assert tile.split_k == 1 or (tile.split_k - 1) * tile.block_k < K  # no part is empty
         else:

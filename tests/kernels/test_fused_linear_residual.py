@@ -26,7 +26,7 @@ from labkit.kernels import (
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import row_statistics
-from labkit.kernels.linear_residual import SplitKWorkspace, make_split_k_workspace
+from labkit.kernels.linear_residual import SplitKWorkspace, check_workspace, make_split_k_workspace
 from labkit.kernels.tiles import Tile, tile_of
 
 
@@ -151,6 +151,12 @@ def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.Mon
         linear_residual_triton(**residual_arguments(case), **options)
     assert not workspace.counters.any()
     assert_is_linear_and_residual(linear_residual_triton, case, **options)
+
+
+def test_more_partial_sums_than_offsets_reach_are_refused():
+    tile, device = Tile(128, 128, 64, 16, 8, 4), torch.device(KERNEL_DEVICE)
+    with pytest.raises(ValueError, match=r"needs 4294967296 partial sums, which offsets of 32 bits do not"):
+        check_workspace(make_split_k_workspace(device, 1, 1), device, 2**14, tile)
 
 
 @needs_triton

@@ -28,6 +28,7 @@ TILES = {
     "few stages": RING,
     "a stage for each box": Tile(64, 16, 128, 1, 4, 16, ring=True),
     "wide": Tile(128, 128, 64, 1, 8, 4, ring=True),
+    "widest": Tile(64, 256, 64, 1, 4, 3, ring=True),
     "in three parts": Tile(64, 64, 64, 3, 4, 2, ring=True),
 }
 
@@ -111,19 +112,30 @@ def test_on_a_gpu_it_is_its_definition(
 @pytest.mark.cuda
 @HALVES
 @ROWS
-@pytest.mark.parametrize("block_n", [16, 32, 64, 128])
+@pytest.mark.parametrize("block_m, block_n", [(64, 16), (64, 32), (64, 64), (128, 64), (64, 128)])
 def test_on_a_gpu_a_gate_behind_an_rms_norm_is_its_definition(
-    hopper: torch.device, block_n: int, M: int, dtype: torch.dtype, N: int = 208, K: int = 576
+    hopper: torch.device, block_m: int, block_n: int, M: int, dtype: torch.dtype, N: int = 208, K: int = 576
 ):
     case = make_case(M, N, K, dtype, "cuda")
     x, norm, weight = (case[name].double() for name in ("x", "norm_weight", "weight"))
     layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], None, is_gated=True)
     out = norm_linear_triton(
-        case["x"], row_statistics(case["x"], 64), layer, tile=RING._replace(block_n=block_n)
+        case["x"],
+        row_statistics(case["x"], 64),
+        layer,
+        tile=Tile(block_m, block_n, 64, 1, block_m // 16, 3, True),
     )
     gate, up = (F.rms_norm(x, (K,), norm, EPS) @ weight.T).chunk(2, dim=1)
     tolerance = 2 * TOLERANCE[dtype]
     torch.testing.assert_close(out.double(), F.silu(gate) * up, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_no_rows_make_no_result(hopper: torch.device):
+    case = make_case(0, 32, 64, torch.float16, "cuda")
+    assert norm_linear_triton(**norm_arguments(case), tile=RING).shape == (0, 32)
+    out, statistics = linear_residual_triton(**residual_arguments(case), tile=RING)
+    assert out.shape == (0, 32) and statistics.parts.shape == (0, 1, 2)
 
 
 @pytest.mark.cuda

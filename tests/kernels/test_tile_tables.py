@@ -98,6 +98,9 @@ def test_another_hopper_takes_an_h100s_tiles_for_products_that_were_not_measured
     half, single = torch.float16, torch.float32
     mine = {(3072, 1024): {128: FEW}, (9, 1024): {16: FEW}}
     assert tiles_for(CUDA, half) == shipped_tiles(CUDA, half) == mine
+    with monkeypatch.context() as patch:
+        patch.setattr(tile_tables, "HAS_GLUON", False)
+        assert tiles_for(CUDA, half, can_hold=True) == mine
     mine[3072, 1024][16] = ring  # beside what is not held
     assert tiles_for(CUDA, half, can_hold=True) == shipped_tiles(CUDA, half, can_hold=True) == mine
     assert tiles_for(CUDA, single) == {(1024, 1024): {64: MANY}}
@@ -171,6 +174,10 @@ BROKEN = {
     "a huge tile": (with_tile(tile=[16, 4096, 16, 1, 4, 3]), "is larger than"),
     "no parts": (with_tile(tile=[16, 16, 16, 0, 4, 3]), "tile.split_k is 0, expected at least 1"),
     "no ring": (with_tile(tile=[16, 16, 64, 1, 4, 3, True]), "has a ring: expected block_m 64 and 4 warps"),
+    "a ring of float32": (
+        with_tile(dtype="float32", tile=[64, 16, 64, 1, 4, 3, True]),
+        "has a ring, which is for numbers of 16 bits, not float32",
+    ),
     "no time": (with_tile(us=0), "us must be above 0"),
     "no room": (with_tile(N=10**6, tile=[16, 16, 16, 2, 4, 3]), "has more parts than there is room for"),
 }
