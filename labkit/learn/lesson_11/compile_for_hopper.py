@@ -11,16 +11,16 @@ import subprocess
 import sys
 import tempfile
 
-import triton
-from triton import knobs
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
 POINTERS = {"x_ptr": "*fp16", "weight_ptr": "*fp16", "out_ptr": "*fp32"}
 
 
 def main() -> None:
     """Print the program's use of registers and memory, a line, and its machine code."""
+    import triton  # there may be none, and every module of labkit can be imported
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
     path, name, block_n, inputs = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("kernel", path)
     module = importlib.util.module_from_spec(spec)
