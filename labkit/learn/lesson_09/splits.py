@@ -146,7 +146,7 @@ def launch_merge(kernel: Any, largest: Tensor, totals: Tensor, accs: Tensor) -> 
     if triton_status().mode == "off":
         return merge_plain(largest, totals, accs)
     num_rows, num_parts, D = accs.shape
-    out = torch.empty(num_rows, D, dtype=accs.dtype, device=accs.device)
+    out = accs.new_full((num_rows, D), torch.nan)
     blocks = {"BLOCK_S": triton.next_power_of_2(num_parts), "BLOCK_D": triton.next_power_of_2(D)}
     kernel[(num_rows,)](largest, totals, accs, out, num_parts, D, **blocks)
     return out

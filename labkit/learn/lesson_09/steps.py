@@ -67,7 +67,7 @@ def launch_product(kernel: Any, x: Tensor, weight: Tensor, tile: Mapping[str, in
     if triton_status().mode == "off":
         return x @ weight.T
     (M, K), N = x.shape, len(weight)
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    out = x.new_full((M, N), torch.nan)
     kernel[grid_of(M, N, tile)](x, weight, out, M, N, K, **tile)
     return out
 
@@ -89,7 +89,7 @@ def launch_norm_linear(
         return norm_linear_plain(x, statistics, layer, gelu)
     (M, K), N = x.shape, len(layer.weight)
     num_parts = statistics.parts.shape[1]
-    out = torch.empty(M, N, dtype=x.dtype, device=x.device)
+    out = x.new_full((M, N), torch.nan)
     kernel[grid_of(M, N, tile)](
         x,
         statistics.parts,
