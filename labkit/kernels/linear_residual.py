@@ -17,7 +17,7 @@ from labkit.kernels.fused_linear import (
     row_statistics,
 )
 from labkit.kernels.prefetch import can_prefetch
-from labkit.kernels.ring_linear import launch_residual_ring
+from labkit.kernels.ring_residual import launch_residual_ring
 from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,

@@ -26,10 +26,9 @@ from labkit.kernels.tiles import (
     has_workspace,
     is_held,
 )
-from labkit.kernels.triton_runtime import HAS_GLUON, triton, triton_status
+from labkit.kernels.triton_runtime import HAS_GLUON, HOPPER, triton, triton_status
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
-HOPPER = (9, 0)  # compute capability
 H100 = "nvidia_h100_80gb_hbm3"
 MOST = Tile(256, 256, 512, 16, 16, 32, True)  # beyond it no kernel is compiled
 

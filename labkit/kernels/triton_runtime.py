@@ -110,6 +110,8 @@ except Exception:
     gluon = gl = hopper = TensorDescriptor = AbsentTriton()
     HAS_GLUON = False
 
+HOPPER = (9, 0)  # compute capability
+
 STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
 
 

@@ -9,7 +9,8 @@ import torch
 from triton_marks import needs_triton
 
 from labkit import kernels, watch
-from labkit.kernels.triton_runtime import tl, triton
+from labkit.errors import OptionError
+from labkit.kernels.triton_runtime import HAS_GLUON, gl, gluon, tl, triton
 from labkit.paths import ROOT
 from labkit.watch.accesses import READ, WRITE, Layout
 
@@ -122,6 +123,21 @@ def test_a_grid_can_depend_on_the_arguments_and_an_error_leaves_nothing_behind()
     target.zero_()
     copy_kernel[(2,)](source, target, 4, 0, BLOCK=2, HAS_MASK=True)
     assert target.tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.skipif(not HAS_GLUON, reason="this Triton has no Gluon")
+def test_a_kernel_in_gluon_is_refused_and_not_run():
+    @gluon.jit
+    def write_kernel(to_ptr):
+        gl.store(to_ptr, 1.0)
+
+    target = torch.zeros(1, device=DEVICE)
+    with (
+        pytest.raises(OptionError, match="write_kernel is written in Gluon"),
+        watch.record_accesses() as runs,
+    ):
+        write_kernel[(1,)](target)
+    assert runs == [] and target.tolist() == [0]
 
 
 def test_the_packages_kernel_touches_what_it_writes_and_nothing_else():
