@@ -119,6 +119,12 @@ def fold_rms_norm(
     return NormLinear(folded.contiguous(), None, folded_bias, eps, is_gated)
 
 
+def normalized(x: Tensor, layer: NormLinear) -> Tensor:
+    """The norm of x [M, K], without a weight and a bias: those are inside of the layer behind it."""
+    norm = F.rms_norm if layer.column_sums is None else F.layer_norm
+    return norm(x, x.shape[1:], eps=layer.eps)
+
+
 def norm_linear_plain(
     x: Tensor,  # [M, K]
     statistics: RowStatistics,

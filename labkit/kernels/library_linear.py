@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.fused_linear import NormLinear, RowStatistics
+from labkit.kernels.fused_linear import NormLinear, RowStatistics, normalized
+from labkit.kernels.residual_sum import residual_sum_triton
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 OUTPUTS_PER_PROGRAM = 1024
@@ -25,13 +26,8 @@ def norm_linear_library(
     and after the product, where `norm_linear_plain` rounds once, at the end. Raises ValueError for a layer
     that does not fit.
     """
-    width = x.shape[1:]
-    if statistics is not None and statistics.normed is not None:
-        hidden = statistics.normed
-    elif layer.column_sums is None:
-        hidden = F.rms_norm(x, width, eps=layer.eps)
-    else:
-        hidden = F.layer_norm(x, width, eps=layer.eps)
+    has_norm = statistics is not None and statistics.normed is not None
+    hidden = statistics.normed if has_norm else normalized(x, layer)
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
     if gelu and bias is not None and x.is_cuda:  # there GELU is a part of the product, by its tanh formula
         return torch._addmm_activation(bias, hidden, layer.weight.t(), use_gelu=True)
@@ -46,8 +42,15 @@ def linear_residual_library(
     weight: Tensor,  # [N, K]
     bias: Tensor | None,  # [N]
     residual: Tensor,  # [M, N]
-) -> tuple[Tensor, None]:
-    """residual + linear(x) [M, N], and no statistics of its rows: `norm_linear_library` needs none."""
+    *,
+    behind: NormLinear | None = None,
+) -> tuple[Tensor, RowStatistics | None]:
+    """residual + linear(x) [M, N], and no statistics of its rows: `norm_linear_library` needs none.
+
+    behind: a product whose norm is made of the rows as well, where x is on a GPU: one kernel does both.
+    """
+    if behind is not None and x.is_cuda:
+        return residual_sum_triton(F.linear(x, weight, bias), residual, behind)
     if bias is None:
         return torch.addmm(residual, x, weight.t()), None
     return F.linear(x, weight, bias).add_(residual), None  # a product takes one of the two

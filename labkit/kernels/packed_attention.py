@@ -21,7 +21,7 @@ from labkit.kernels.head_transform import (
 )
 from labkit.kernels.packed_prompts import PackedRows, check_packed
 from labkit.kernels.tile_product import must_upcast
-from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+from labkit.kernels.triton_runtime import check_launchable, early_launch, shared_memory_of, tl, triton
 
 
 def packed_attention_plain(
@@ -70,17 +70,19 @@ class PackedTile(NamedTuple):
     num_stages: int
 
 
-def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype) -> PackedTile:
-    """The tile for a chunk of so many rows.
+def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, room: int) -> PackedTile:
+    """The tile for a chunk of so many rows, on a GPU with `room` bytes of shared memory for a program.
 
-    For heads of 64 in half precision it was measured on an H200. Few rows make enough programs only in small
-    tiles, and where programs are few, long strides through the tokens are faster. In float32 there are no
-    tensor cores to feed, and wide heads fill the registers.
+    For heads of 64, and of 128 where rows are many, it was measured in half precision on an H200. Few rows
+    make enough programs only in small tiles, and where programs are few, long strides through the tokens are
+    faster. In float32 there are no tensor cores to feed, and wider heads fill the registers, those of 128
+    already where keys and values cannot stay in shared memory while they are multiplied.
     """
     if dtype == torch.float32 or head_dim > 128:
         return PackedTile(16, 16, 4, 1)
     if head_dim > 64:
-        return PackedTile(32, 32, 4, 2)
+        has_room = room >= 200 * 1024  # as Hopper and data center Blackwell
+        return PackedTile(128, 64, 8, 2) if num_rows >= 1024 and has_room else PackedTile(32, 32, 4, 2)
     if num_rows < 1024:
         return PackedTile(16 if num_rows < 512 else 32, 128, 4, 3)
     return PackedTile(64, 64, 4, 2)
@@ -107,7 +109,7 @@ def packed_attention_triton(
     G = k_cache_layer.shape[1]
     group = H // G
     num_prompts = len(rows.context_lens)
-    tile = tile or packed_tile(T * group, D, query.dtype)
+    tile = tile or packed_tile(T * group, D, query.dtype, shared_memory_of(query.device))
     # Each prompt's last tile may be a part of one, and so may that of the pads.
     most_tiles = T * group // tile.rows + num_prompts + 1
     cos, sin, norm, _, eps = transform or NO_TRANSFORM
@@ -225,32 +227,42 @@ def _packed_attention_kernel(
         largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        for start in range(0, num_tokens, BLOCK_N):
-            token = start + n
-            live = token < num_tokens
-            # int64: in a large pool, block * stride passes 2^31
-            block = tl.load(table_ptr + token // block_size, mask=live, other=0).to(tl.int64)
-            head = block * cache_stride_n + g * cache_stride_h
-            pos = token % block_size
-            place = (head + pos * cache_stride_t)[:, None] + d[None, :]
-            mask = live[:, None] & in_head[None, :]
-            keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
-            values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
-            key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
-            value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
-            keys = dequantized(keys, key_scales[:, None], query_ptr.dtype.element_ty)
-            values = dequantized(values, value_scales[:, None], query_ptr.dtype.element_ty)
-            if UPCAST:
-                keys, values = keys.to(tl.float32), values.to(tl.float32)
-            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_2
-            scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
-            new_largest = tl.maximum(largest, tl.max(scores, axis=1))  # each row sees token 0: no -inf
-            weights = tl.exp2(scores - new_largest[:, None])
-            correction = tl.exp2(largest - new_largest)
-            total = total * correction + tl.sum(weights, axis=1)
-            acc = acc * correction[:, None]
-            acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
-            largest = new_largest
+        # That all rows of the tile see, as far as they fill pieces: for those no row has to be looked at.
+        num_seen = num_before + first_query // GROUP + 1
+        num_full = tl.minimum(num_seen, num_tokens) // BLOCK_N * BLOCK_N
+        for LAST in tl.static_range(2):
+            for start in range(num_full if LAST else 0, num_tokens if LAST else num_full, BLOCK_N):
+                token = start + n
+                live = token < num_tokens
+                if block_size % BLOCK_N == 0:  # all in one block
+                    block = tl.load(table_ptr + start // block_size)
+                else:
+                    block = tl.load(table_ptr + token // block_size, mask=live, other=0)
+                # int64: in a large pool, block * stride passes 2^31
+                head = block.to(tl.int64) * cache_stride_n + g * cache_stride_h
+                pos = token % block_size
+                place = (head + pos * cache_stride_t)[:, None] + d[None, :]
+                mask = in_head[None, :]
+                if LAST:
+                    mask = live[:, None] & in_head[None, :]
+                keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
+                values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
+                key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
+                value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
+                keys = dequantized(keys, key_scales[:, None], query_ptr.dtype.element_ty)
+                values = dequantized(values, value_scales[:, None], query_ptr.dtype.element_ty)
+                if UPCAST:
+                    keys, values = keys.to(tl.float32), values.to(tl.float32)
+                scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_2
+                if LAST:
+                    scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
+                new_largest = tl.maximum(largest, tl.max(scores, axis=1))  # each row sees token 0: no -inf
+                weights = tl.exp2(scores - new_largest[:, None])
+                correction = tl.exp2(largest - new_largest)
+                total = total * correction + tl.sum(weights, axis=1)
+                acc = acc * correction[:, None]
+                acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+                largest = new_largest
         total = tl.where(is_prompt, total, 1.0)  # a pad's zeros stay zeros
         out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
         place = row[:, None] * out_stride_t + h[:, None] * out_stride_h + d[None, :]

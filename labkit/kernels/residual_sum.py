@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.fused_linear import NormLinear, RowStatistics, row_statistics
+from labkit.kernels.fused_linear import NormLinear, RowStatistics, normalized, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 BLOCK = 1024  # columns of a program, and of a part of the statistics
@@ -19,18 +19,24 @@ BLOCK = 1024  # columns of a program, and of a part of the statistics
 def residual_sum_plain(
     total: Tensor,  # [M, E]
     residual: Tensor,  # [M, E]
+    behind: NormLinear | None = None,
 ) -> tuple[Tensor, RowStatistics]:  # [M, E]
     """residual + total, and the statistics of its rows for the norm that follows.
 
+    behind: a product whose norm is made of each row as well.
     Plain PyTorch: the oracle of `residual_sum_triton`. Raises ValueError for arguments that do not fit.
     """
     check_residual_sum(total, residual)
     out = residual + total
-    return out, row_statistics(out, out.shape[1])
+    statistics = row_statistics(out, out.shape[1])
+    return out, statistics if behind is None else statistics._replace(normed=normalized(out, behind))
 
 
-def residual_sum_triton(total: Tensor, residual: Tensor) -> tuple[Tensor, RowStatistics]:
-    """residual + total [M, E] and the statistics of its rows, in parts of BLOCK columns, in one kernel.
+def residual_sum_triton(
+    total: Tensor, residual: Tensor, behind: NormLinear | None = None
+) -> tuple[Tensor, RowStatistics]:
+    """residual + total [M, E] and the statistics of its rows, in one kernel: of parts of BLOCK columns each,
+    or, for a norm, of whole rows.
 
     Takes what `residual_sum_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
@@ -38,21 +44,33 @@ def residual_sum_triton(total: Tensor, residual: Tensor) -> tuple[Tensor, RowSta
     check_residual_sum(total, residual)
     check_launchable(total.device)
     M, E = total.shape
-    num_parts = triton.cdiv(E, BLOCK)
+    block = block_of(E, behind)
+    num_parts = triton.cdiv(E, block)
     out = torch.empty(M, E, dtype=total.dtype, device=total.device)
+    normed = None if behind is None else torch.empty_like(out)
     statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=total.device)
     _residual_sum_kernel[(M, num_parts)](
         total,
         residual,
         out,
         statistics,
+        normed,
         total.stride(0),
         residual.stride(0),
         E,
-        BLOCK=BLOCK,
+        0.0 if behind is None else behind.eps,
+        BLOCK=block,
+        NORM=behind is not None,
+        CENTERED=behind is not None and behind.column_sums is not None,
+        num_warps=2 if block == BLOCK else 8,
         **early_launch(total.device),
     )
-    return out, RowStatistics(statistics, BLOCK)
+    return out, RowStatistics(statistics, block, normed)
+
+
+def block_of(E: int, behind: NormLinear | None) -> int:
+    """Columns of a program: a whole row where a norm is made of it."""
+    return BLOCK if behind is None else max(BLOCK, triton.next_power_of_2(E))
 
 
 @triton.jit
@@ -61,14 +79,18 @@ def _residual_sum_kernel(
     residual_ptr,
     out_ptr,
     statistics_ptr,
+    normed_ptr,
     total_stride_m,
     residual_stride_m,
     E,
+    eps,
     BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+    CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     part = tl.program_id(1)
-    m = tl.program_id(0) + tl.arange(0, 1)[:, None]
+    m = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)[:, None]  # in a long chunk, m * E passes 2^31
     e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
     in_row = e < E
     if EARLY:
@@ -76,7 +98,10 @@ def _residual_sum_kernel(
         tl.extra.cuda.gdc_wait()
     total = tl.load(total_ptr + m * total_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
     rest = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
-    _store_with_statistics(total + rest, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
+    total += rest
+    _store_with_statistics(total, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
+    if NORM:
+        _store_norm(total.to(out_ptr.dtype.element_ty), m, e, E, eps, normed_ptr, CENTERED)
 
 
 @triton.jit
@@ -91,6 +116,17 @@ def _store_with_statistics(out, m, part, e, M, E, out_ptr, statistics_ptr, BLOCK
     place = statistics_ptr + (m * tl.num_programs(1) + part) * 2
     tl.store(place, mean, mask=m < M)
     tl.store(place + 1, tl.sum(apart * apart, axis=1, keep_dims=True), mask=m < M)
+
+
+@triton.jit
+def _store_norm(row, m, e, E, eps, normed_ptr, CENTERED: tl.constexpr):
+    """Store the norm of a whole row m, as it was stored."""
+    in_row = e < E
+    row = tl.where(in_row, row.to(tl.float32), 0.0)
+    if CENTERED:
+        row = tl.where(in_row, row - tl.sum(row, axis=1, keep_dims=True) / E, 0.0)
+    scale = tl.rsqrt(tl.sum(row * row, axis=1, keep_dims=True) / E + eps)
+    tl.store(normed_ptr + m * E + e, (row * scale).to(normed_ptr.dtype.element_ty), mask=in_row)
 
 
 # --- parts in the memory of several GPUs ----------------------------------------------------------------
@@ -137,7 +173,7 @@ def residual_sum_of_peers_triton(
     if E * mine.itemsize % 4 or words_of(M * E, mine.dtype) > room:
         raise ValueError(f"rows of {E} values must fill words of 4 bytes, {M} of them at most {room} words")
     check_launchable(mine.device)
-    block = BLOCK if behind is None else max(BLOCK, triton.next_power_of_2(E))
+    block = block_of(E, behind)
     num_parts = triton.cdiv(E, block)
     out = torch.empty_like(mine)
     normed = None if behind is None else torch.empty_like(mine)
@@ -211,12 +247,8 @@ def _residual_sum_of_peers_kernel(
             tl.store(inbox + word, tl.zeros_like(theirs), mask=in_words)
             total += _floats(theirs.to(tl.int32), dtype, BLOCK)
     _store_with_statistics(total, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
-    if NORM:  # of what is stored
-        stored = tl.where(in_row, total.to(dtype).to(tl.float32), 0.0)
-        if CENTERED:
-            stored = tl.where(in_row, stored - tl.sum(stored, axis=1, keep_dims=True) / E, 0.0)
-        scale = tl.rsqrt(tl.sum(stored * stored, axis=1, keep_dims=True) / E + eps)
-        tl.store(normed_ptr + m * E + e, (stored * scale).to(dtype), mask=in_row)
+    if NORM:
+        _store_norm(total.to(dtype), m, e, E, eps, normed_ptr, CENTERED)
 
 
 @triton.jit

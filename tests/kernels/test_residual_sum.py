@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from fused_linear_cases import TOLERANCE, devices, dtypes, needs_triton
 
-from labkit.kernels.fused_linear import NormLinear, mean_and_rstd, row_statistics
+from labkit.kernels.fused_linear import NormLinear, RowStatistics, mean_and_rstd, row_statistics
 from labkit.kernels.residual_sum import (
     PeerParts,
     residual_sum_of_peers_triton,
@@ -31,6 +31,32 @@ def test_it_is_the_sum_with_the_statistics_of_its_rows(
     close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     close(out, expected)
     close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(theirs, sizes[1], 1e-5))
+
+
+@needs_triton
+@devices
+@dtypes
+@pytest.mark.parametrize("function", [residual_sum_plain, residual_sum_triton])
+@pytest.mark.parametrize("column_sums", [None, torch.zeros(1)], ids=["RMS", "layer"])
+@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600)], ids=str)
+def test_the_norm_behind_the_sum_is_made_of_what_is_stored(
+    sizes: tuple[int, int], column_sums: torch.Tensor | None, function, dtype: torch.dtype, device: str
+):
+    torch.manual_seed(0)
+    total, residual = torch.randn(2, *sizes, device=device).to(dtype)
+    behind = NormLinear(torch.empty(0, sizes[1]), column_sums, None, 1e-5)
+    out, statistics = function(total, residual, behind)
+    assert_norm_of(out, statistics, column_sums)
+    torch.testing.assert_close(out, residual_sum_plain(total, residual)[0], rtol=TOLERANCE[dtype], atol=1e-3)
+
+
+def assert_norm_of(out: torch.Tensor, statistics: RowStatistics, column_sums: torch.Tensor | None) -> None:
+    """The norm that came with the statistics, and these, are those of the rows out."""
+    width = out.shape[1]
+    norm = F.rms_norm if column_sums is None else F.layer_norm
+    close = partial(torch.testing.assert_close, rtol=TOLERANCE[out.dtype], atol=TOLERANCE[out.dtype])
+    close(statistics.normed, norm(out.float(), (width,), eps=1e-5).to(out.dtype))
+    close(mean_and_rstd(statistics, width, 1e-5), mean_and_rstd(row_statistics(out, width), width, 1e-5))
 
 
 def with_peers(
@@ -84,11 +110,9 @@ def test_the_norm_of_the_product_behind_is_made_of_each_row_as_well(
     parts, _ = with_peers(mine, theirs, 0)
     behind = NormLinear(torch.empty(0, 1600), column_sums, None, 1e-5)
     out, statistics = residual_sum_of_peers_triton(parts, residual, behind)
-    norm = F.rms_norm if column_sums is None else F.layer_norm
     close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
     close(out, residual_sum_plain(mine + theirs, residual)[0])
-    close(statistics.normed, norm(out.float(), (1600,), eps=1e-5).to(dtype))
-    close(mean_and_rstd(statistics, 1600, 1e-5), mean_and_rstd(row_statistics(out, 1600), 1600, 1e-5))
+    assert_norm_of(out, statistics, column_sums)
 
 
 def test_parts_that_do_not_fit_the_room_are_refused():

@@ -148,12 +148,12 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     decode_ends.embed_slots_triton(*slots, empty(V, E, dtype=dtype), empty(1024, E, dtype=dtype))
     decode_ends.greedy_advance_triton(empty(B, V + 47, dtype=dtype).narrow(1, 0, V), *slots)
     rows = empty(B, E, dtype=dtype), empty(B, E, dtype=dtype)
+    behind = fused_linear.NormLinear(rows[0], None, None, 1e-5)
     residual_sum.residual_sum_triton(*rows)
+    residual_sum.residual_sum_triton(*rows, behind)
     parts = residual_sum.PeerParts(rows[0], int64(2), B * E, 1)
     residual_sum.residual_sum_of_peers_triton(parts, rows[1])
-    residual_sum.residual_sum_of_peers_triton(
-        parts, rows[1], fused_linear.NormLinear(rows[0], None, None, 1e-5)
-    )
+    residual_sum.residual_sum_of_peers_triton(parts, rows[1], behind)
     library_linear.silu_gate_triton(empty(300, 3072, dtype=dtype))
 
 

@@ -100,10 +100,13 @@ class FusedLayer(NamedTuple):
         return self.qkv, self.attention_out, self.mlp_in, self.mlp_out
 
 
-def by_library(kernels: FusedKernels, ranks: Ranks) -> FusedKernels:
-    """These kernels with PyTorch's products. One that a sum over ranks follows is PyTorch's already."""
-    kernels = kernels._replace(norm_linear=norm_linear_library)
-    return kernels._replace(linear_residual=linear_residual_library) if ranks.size == 1 else kernels
+def by_library(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKernels:
+    """These kernels with PyTorch's products, for layers like this one. One that a sum over ranks follows is
+    PyTorch's already. What adds the residual makes the next norm, too."""
+    product = linear_residual_library if ranks.size == 1 else kernels.linear_residual
+    return kernels._replace(
+        norm_linear=norm_linear_library, linear_residual=partial(product, behind=layer.qkv)
+    )
 
 
 def suited(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKernels:
@@ -114,10 +117,7 @@ def suited(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKerne
         return kernels
     if any(product.weight.shape in measured or product.weight.shape in TILES for product in layer.products):
         return kernels
-    kernels = by_library(kernels, ranks)
-    if ranks.size == 1:
-        return kernels
-    return kernels._replace(linear_residual=partial(kernels.linear_residual, behind=layer.qkv))
+    return by_library(kernels, layer, ranks)
 
 
 class FusedDeviceStep(DeviceStep):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, by_library, suited
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer, by_library, suited
 from labkit.kernels import PackedRows
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
@@ -48,6 +48,15 @@ class ChunkLayers(FusedDeviceStep):
         return self.logits(x if last_rows is None else x[last_rows])
 
 
+def with_rounded_biases(layer: FusedLayer) -> FusedLayer:
+    """The layer with biases in its weights' dtype, which PyTorch's products take without a copy."""
+    qkv, mlp_in = (
+        product if product.bias is None else product._replace(bias=product.bias.to(product.weight.dtype))
+        for product in (layer.qkv, layer.mlp_in)
+    )
+    return layer._replace(qkv=qkv, mlp_in=mlp_in)
+
+
 class FusedChunkStep(ChunkStep):
     """A `ChunkStep` by a decode step's weights and kernels. For more than `MOST_ROWS` rows the products are
     PyTorch's: there they take the time, and not the waits between kernels."""
@@ -63,7 +72,8 @@ class FusedChunkStep(ChunkStep):
         """step: whose weights the chunk goes through. kernels: with a workspace that no decode step has."""
         super().__init__(network, attention, layout, network.lm_head.weight.detach())
         self.few = ChunkLayers(step, attention, suited(kernels, step.layers[0], network.ranks))
-        self.many = ChunkLayers(step, attention, by_library(kernels, network.ranks))
+        self.many = ChunkLayers(step, attention, by_library(kernels, step.layers[0], network.ranks))
+        self.many.layers = [with_rounded_biases(layer) for layer in step.layers]
 
     def __call__(self, numbers: Tensor) -> Tensor:
         layers = self.few if self.layout.num_rows(numbers) <= MOST_ROWS else self.many

@@ -8,17 +8,21 @@ from torch import Tensor
 from labkit.engine.sampling import Draws, sample_greedy
 from labkit.engine.step.chunk import ChunkStep
 from labkit.engine.step.graphed import batch_buckets, cuda_captures
+from labkit.model.network import ModelConfig
 
 FEWEST_ROWS = 16  # of a graph: fewer take as long
-MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time
+MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time,
+MOST_ROWS_OF_SMALL = 8192  # but where a layer has few weights: there
+SMALL_LAYER = 12_000_000  # a GPU multiplies so many with 8,192 rows in about the time of their launches
 
 # A graph, and what a replay leaves: the logits [P, V], and the likeliest tokens [P].
 CapturedChunk = tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]
 
 
-def row_buckets(max_tokens: int) -> list[int]:
+def row_buckets(max_tokens: int, config: ModelConfig) -> list[int]:
     """The numbers of rows that have a graph, rising, for chunks of so many tokens at most."""
-    most = max(min(max_tokens, MOST_ROWS), FEWEST_ROWS)
+    is_small = config.num_matrix_weights <= SMALL_LAYER * config.num_layers
+    most = max(min(max_tokens, MOST_ROWS_OF_SMALL if is_small else MOST_ROWS), FEWEST_ROWS)
     return [size for size in batch_buckets(most) if size >= FEWEST_ROWS]
 
 
@@ -34,7 +38,7 @@ class GraphedChunkStep:
         """max_tokens: of a chunk at most."""
         self.chunk_step = chunk_step
         self.layout, self.attention = chunk_step.layout, chunk_step.attention
-        self.buckets = row_buckets(max_tokens)
+        self.buckets = row_buckets(max_tokens, chunk_step.network.config)
         self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
         self.graphs: dict[int, CapturedChunk] = {}
         self._likeliest: Tensor | None = None  # that the last call has left

@@ -34,15 +34,15 @@ def linear_sum_residual(
     residual: Tensor,  # [M, N]
     *,
     ranks: Ranks,
-    add: Callable[[Tensor, Tensor], tuple[Tensor, RowStatistics]],
+    add: Callable[[Tensor, Tensor, NormLinear | None], tuple[Tensor, RowStatistics]],
     peer_sum: PeerSum | None = None,
     behind: NormLinear | None = None,
     **_of_tiles: Any,  # which PyTorch's product has no use for
 ) -> tuple[Tensor, RowStatistics]:
     """residual + the sum of every rank's linear(x) [M, N], and the statistics of its rows.
 
-    peer_sum: for as many rows as it takes. behind: a product whose norm it makes of them as well.
+    peer_sum: for as many rows as it takes. behind: a product whose norm is made of them as well.
     """
     if peer_sum is not None and len(x) <= peer_sum.most_rows:
         return peer_sum(x, weight, bias, residual, behind)
-    return add(ranks.sum(F.linear(x, weight, bias)), residual)
+    return add(ranks.sum(F.linear(x, weight, bias)), residual, behind)

@@ -223,12 +223,14 @@ def test_wide_layers_without_measured_tiles_take_the_librarys_products(
     kernels = TRITON._replace(norm_linear=partial(norm_linear_triton, measured=measured))
     taken = fused.suited(kernels, layer, ALONE)
     assert (taken.norm_linear is norm_linear_library) == is_library
-    assert (taken.linear_residual is linear_residual_library) == is_library
     assert fused.suited(PLAIN, layer, ALONE) is PLAIN
-    ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is, and makes the norm behind it
-    summed = fused.suited(kernels, layer, ranks).linear_residual
-    assert getattr(summed, "func", summed) is linear_residual_triton
-    assert getattr(summed, "keywords", {}) == ({"behind": layer.qkv} if is_library else {})
+    ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is
+    summed = fused.suited(kernels, layer, ranks)
+    by_library = linear_residual_library if is_library else linear_residual_triton
+    for kept, product in ((taken, by_library), (summed, linear_residual_triton)):
+        product_taken = kept.linear_residual  # makes the norm behind it, too
+        assert getattr(product_taken, "func", product_taken) is product
+        assert getattr(product_taken, "keywords", {}) == ({"behind": layer.qkv} if is_library else {})
 
 
 @needs_interpreter

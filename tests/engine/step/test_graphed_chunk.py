@@ -19,10 +19,17 @@ from labkit.engine.step.graphed_chunk import GraphedChunkStep, row_buckets
 CPU = torch.device("cpu")
 
 
+def sizes(weights_of_layer, num_layers=12):
+    return SimpleNamespace(num_matrix_weights=weights_of_layer * num_layers, num_layers=num_layers)
+
+
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 10**9])
-def test_row_buckets_rise_from_16_to_the_largest_chunk_or_2048(max_tokens):
-    buckets = row_buckets(max_tokens)
-    assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, 2048))
+@pytest.mark.parametrize(("weights_of_layer", "most"), [(12_000_000, 8192), (12_000_001, 2048)])
+def test_row_buckets_rise_from_16_to_the_largest_chunk_or_the_most_that_launches_slow_down(
+    max_tokens, weights_of_layer, most
+):
+    buckets = row_buckets(max_tokens, sizes(weights_of_layer))
+    assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, most))
     assert all(smaller < larger <= 1.5 * smaller for smaller, larger in pairwise(buckets))
 
 
@@ -33,7 +40,7 @@ class FakeChunkStep:
         self.cuda = cuda
         self.layout = ChunkLayout(max_prompts=2, max_blocks=3)
         self.attention = None
-        self.network = SimpleNamespace(ranks=SimpleNamespace(size=1))
+        self.network = SimpleNamespace(ranks=SimpleNamespace(size=1), config=sizes(10**8))
         self.runs = []
 
     def room(self, num_rows):
