@@ -21,7 +21,7 @@ from labkit.kernels.head_transform import (
 )
 from labkit.kernels.packed_prompts import PackedRows, check_packed
 from labkit.kernels.tile_product import must_upcast
-from labkit.kernels.triton_runtime import check_launchable, early_launch, shared_memory_of, tl, triton
+from labkit.kernels.triton_runtime import check_launchable, early_launch, is_hopper, tl, triton
 
 
 def packed_attention_plain(
@@ -70,19 +70,18 @@ class PackedTile(NamedTuple):
     num_stages: int
 
 
-def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, room: int) -> PackedTile:
-    """The tile for a chunk of so many rows, on a GPU with `room` bytes of shared memory for a program.
+def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, on_hopper: bool) -> PackedTile:
+    """The tile for a chunk of so many rows.
 
     For heads of 64, and of 128 where rows are many, it was measured in half precision on an H200. Few rows
     make enough programs only in small tiles, and where programs are few, long strides through the tokens are
-    faster. In float32 there are no tensor cores to feed, and wider heads fill the registers, those of 128
-    already where keys and values cannot stay in shared memory while they are multiplied.
+    faster. In float32 there are no tensor cores to feed, and wide heads fill the registers; but Hopper's
+    product, which takes 64 rows at a time, leaves one side in shared memory.
     """
     if dtype == torch.float32 or head_dim > 128:
         return PackedTile(16, 16, 4, 1)
     if head_dim > 64:
-        has_room = room >= 200 * 1024  # as Hopper and data center Blackwell
-        return PackedTile(128, 64, 8, 2) if num_rows >= 1024 and has_room else PackedTile(32, 32, 4, 2)
+        return PackedTile(64 if on_hopper and num_rows >= 1024 else 32, 32, 4, 2)
     if num_rows < 1024:
         return PackedTile(16 if num_rows < 512 else 32, 128, 4, 3)
     return PackedTile(64, 64, 4, 2)
@@ -109,7 +108,7 @@ def packed_attention_triton(
     G = k_cache_layer.shape[1]
     group = H // G
     num_prompts = len(rows.context_lens)
-    tile = tile or packed_tile(T * group, D, query.dtype, shared_memory_of(query.device))
+    tile = tile or packed_tile(T * group, D, query.dtype, is_hopper(query.device))
     # Each prompt's last tile may be a part of one, and so may that of the pads.
     most_tiles = T * group // tile.rows + num_prompts + 1
     cos, sin, norm, _, eps = transform or NO_TRANSFORM
@@ -242,9 +241,7 @@ def _packed_attention_kernel(
                 head = block.to(tl.int64) * cache_stride_n + g * cache_stride_h
                 pos = token % block_size
                 place = (head + pos * cache_stride_t)[:, None] + d[None, :]
-                mask = in_head[None, :]
-                if LAST:
-                    mask = live[:, None] & in_head[None, :]
+                mask = live[:, None] & in_head[None, :]
                 keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
                 values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
                 key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)

@@ -21,13 +21,13 @@ from torch import Tensor
 from labkit.kernels.tiles import Tile, can_be_boxed
 from labkit.kernels.triton_runtime import (
     HAS_GLUON,
-    HOPPER,
     INTERPRETED,
     TensorDescriptor,
     early_launch,
     gl,
     gluon,
     hopper,
+    is_hopper,
     tl,
     triton,
 )
@@ -42,9 +42,7 @@ copy_box = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_glob
 
 def has_ring_kernels(device: torch.device) -> bool:
     """Whether kernels with a ring run on a device: no GPU after Hopper has their product of two boxes."""
-    if device.type != "cuda" or INTERPRETED or not HAS_GLUON:
-        return False
-    return torch.cuda.get_device_capability(device) == HOPPER
+    return HAS_GLUON and not INTERPRETED and is_hopper(device)
 
 
 def check_ring(x: Tensor, weight: Tensor) -> None:

@@ -26,7 +26,7 @@ from labkit.kernels.tiles import (
     has_workspace,
     is_held,
 )
-from labkit.kernels.triton_runtime import HAS_GLUON, HOPPER, triton, triton_status
+from labkit.kernels.triton_runtime import HAS_GLUON, is_hopper, triton, triton_status
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
 H100 = "nvidia_h100_80gb_hbm3"
@@ -86,7 +86,7 @@ def read_shipped(device: torch.device) -> list[TimedTile]:
     """What labkit ships for such a GPU; and where it is a Hopper, an H100's tiles for products that were not
     measured on one, or not with held tiles."""
     own = read_table(shipped_path(device))
-    if torch.cuda.get_device_capability(device) != HOPPER:
+    if not is_hopper(device):
         return own
     known = {(timed.N, timed.K, is_held(timed.tile)) for timed in own}
     of_h100 = read_table(SHIPPED / f"{H100}.json")

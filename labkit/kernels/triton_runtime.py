@@ -110,8 +110,6 @@ except Exception:
     gluon = gl = hopper = TensorDescriptor = AbsentTriton()
     HAS_GLUON = False
 
-HOPPER = (9, 0)  # compute capability
-
 STATUS = status_of(IMPORT_ERROR, HAS_CUDA_GPU, INTERPRETED)
 
 
@@ -170,6 +168,13 @@ def early_launch(device: "torch.device") -> dict[str, bool]:
 
     is_early = not INTERPRETED and torch.cuda.get_device_capability(device) >= (9, 0)
     return {"EARLY": True, "launch_pdl": True} if is_early else {"EARLY": False}
+
+
+def is_hopper(device: "torch.device") -> bool:
+    """Whether a device has an H100's instructions, some of which no later GPU has."""
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
 
 
 @functools.cache
