@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import LabkitError
-from labkit.kernels.interpreter import mend_calls, mend_loops
+from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +94,7 @@ try:
     INTERPRETED = not isinstance(tl.sum, triton.JITFunction)
     if INTERPRETED:
         mend_calls(interpreter, tl)
+        mend_numbers(interpreter)
 except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
     triton = tl = AbsentTriton()
     IMPORT_ERROR = error

@@ -6,7 +6,7 @@ import pytest
 import torch
 from triton_marks import needs_triton
 
-from labkit.kernels.interpreter import mend_calls, mend_loops
+from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers
 from labkit.kernels.triton_runtime import tl, triton
 from labkit.watch import record_accesses
 
@@ -51,6 +51,46 @@ def test_an_interpreter_whose_numbers_have_no_index_is_mended(monkeypatch):
     mend_loops(interpreter)
     assert counted() == 23
     assert not hasattr(tl.tensor, "__index__")  # nothing of it stays behind a launch
+
+
+@triton.jit
+def add(x_ptr, n):
+    tl.store(x_ptr, tl.load(x_ptr) + n)
+
+
+@needs_triton
+def test_integers_are_added_once(monkeypatch):
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    for owner, name in ((builder, "options"), (interpreter, "_get_np_dtype")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    mend_numbers(interpreter)
+    added, binary_op = [], type(builder).binary_op
+
+    def noted(self, lhs, rhs, operation):
+        added.append(operation.__name__)
+        return binary_op(self, lhs, rhs, operation)
+
+    monkeypatch.setattr(type(builder), "binary_op", noted)
+    x = torch.tensor([2**31 - 1, 5], dtype=torch.int32)
+    add[(1,)](x, 2)
+    assert x.tolist() == [-(2**31) + 1, 5]  # as on a GPU
+    assert added == ["add"]
+
+
+@needs_triton
+def test_numpy_s_dtypes_are_those_that_the_interpreter_looks_up(monkeypatch):
+    from triton.runtime import interpreter
+
+    look_up, asked = interpreter._get_np_dtype, []
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", interpreter.interpreter_builder.options)
+    monkeypatch.setattr(interpreter, "_get_np_dtype", lambda dtype: asked.append(dtype) or look_up(dtype))
+    mend_numbers(interpreter)
+    scalars = [tl.int1, tl.bfloat16, tl.float8e4nv, tl.int64, tl.float32, tl.pointer_type(tl.float32)]
+    for dtype in [*scalars, *(tl.block_type(each, [2]) for each in scalars)]:
+        assert interpreter._get_np_dtype(dtype) == look_up(dtype)
+    assert asked == scalars  # each once
 
 
 @triton.jit
