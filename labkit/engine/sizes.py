@@ -25,7 +25,9 @@ class Sizes(NamedTuple):
 ON_GPU = Sizes(max_batch_size=256, prefill_max_tokens=32768, memory_share=0.9)
 ON_CPU = Sizes(max_batch_size=32, prefill_max_tokens=2048, memory_share=0.25)
 
-GRAPHS = 2**30  # bytes that CUDA graphs and workspaces take; GPT-2's for batches of 256 are 0.7 of it
+# Bytes that CUDA graphs and workspaces take. GPT-2's for batches of 256 took 0.7 GiB when those of chunks had
+# up to 2,048 rows; up to 8,192 rows take some 0.3 GiB more, by the sizes of what their graphs keep.
+GRAPHS = 5 * 2**28
 FEWEST_PROMPT_TOKENS = 512  # of a step's budget, however little memory there is
 # A prompt token's activations are at most so many times the hidden state; GPT-2's are 17 on an H100.
 HIDDEN_STATES_PER_TOKEN = 20

@@ -45,9 +45,10 @@ def linear_residual_library(
     *,
     behind: NormLinear | None = None,
 ) -> tuple[Tensor, RowStatistics | None]:
-    """residual + linear(x) [M, N], and no statistics of its rows: `norm_linear_library` needs none.
+    """residual + linear(x) [M, N], and no statistics of its rows, which `norm_linear_library` does not need.
 
-    behind: a product whose norm is made of the rows as well, where x is on a GPU: one kernel does both.
+    behind: a product whose norm is made of the rows as well, where x is on a GPU: one kernel does both, and
+    leaves the statistics, too.
     """
     if behind is not None and x.is_cuda:
         return residual_sum_triton(F.linear(x, weight, bias), residual, behind)

@@ -70,7 +70,7 @@ class PackedTile(NamedTuple):
     num_stages: int
 
 
-def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, on_hopper: bool) -> PackedTile:
+def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> PackedTile:
     """The tile for a chunk of so many rows.
 
     For heads of 64, and of 128 where rows are many, it was measured in half precision on an H200. Few rows
@@ -81,7 +81,7 @@ def packed_tile(num_rows: int, head_dim: int, dtype: torch.dtype, on_hopper: boo
     if dtype == torch.float32 or head_dim > 128:
         return PackedTile(16, 16, 4, 1)
     if head_dim > 64:
-        return PackedTile(64 if on_hopper and num_rows >= 1024 else 32, 32, 4, 2)
+        return PackedTile(64 if num_rows >= 1024 and is_hopper(device) else 32, 32, 4, 2)
     if num_rows < 1024:
         return PackedTile(16 if num_rows < 512 else 32, 128, 4, 3)
     return PackedTile(64, 64, 4, 2)
@@ -108,7 +108,7 @@ def packed_attention_triton(
     G = k_cache_layer.shape[1]
     group = H // G
     num_prompts = len(rows.context_lens)
-    tile = tile or packed_tile(T * group, D, query.dtype, is_hopper(query.device))
+    tile = tile or packed_tile(T * group, D, query.dtype, query.device)
     # Each prompt's last tile may be a part of one, and so may that of the pads.
     most_tiles = T * group // tile.rows + num_prompts + 1
     cos, sin, norm, _, eps = transform or NO_TRANSFORM
@@ -226,7 +226,7 @@ def _packed_attention_kernel(
         largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        # That all rows of the tile see, as far as they fill pieces: for those no row has to be looked at.
+        # That all rows of the tile see, as far as they fill pieces: for those no score has to be masked.
         num_seen = num_before + first_query // GROUP + 1
         num_full = tl.minimum(num_seen, num_tokens) // BLOCK_N * BLOCK_N
         for LAST in tl.static_range(2):
@@ -241,7 +241,9 @@ def _packed_attention_kernel(
                 head = block.to(tl.int64) * cache_stride_n + g * cache_stride_h
                 pos = token % block_size
                 place = (head + pos * cache_stride_t)[:, None] + d[None, :]
-                mask = live[:, None] & in_head[None, :]
+                mask = in_head[None, :]
+                if LAST or BLOCK_D > 64:  # without it, wide heads take more registers than there are
+                    mask = live[:, None] & mask
                 keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0)
                 values = tl.load(v_cache_ptr + place, mask=mask, other=0.0)
                 key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)

@@ -44,6 +44,26 @@ def test_before_a_residual_which_stays_as_it_is(bias):
     torch.testing.assert_close(out, linear_residual_plain(x, WEIGHT, bias, residual)[0])
 
 
+@pytest.mark.cuda
+@needs_triton
+@pytest.mark.parametrize("fold", [fold_layer_norm, fold_rms_norm])
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_on_a_gpu_the_norm_behind_a_residual_is_made_with_it(fold, bias):
+    norm = (torch.ones(N), torch.zeros(N)) if fold is fold_layer_norm else (torch.ones(N),)
+    behind = fold(*norm, 1e-5, torch.randn(K, N), None)
+    x, residual = torch.randn(M, K), torch.randn(M, N)
+    on_gpu = [None if each is None else each.cuda() for each in (x, WEIGHT, bias, residual)]
+    layer = behind._replace(weight=behind.weight.cuda())
+    if layer.bias is not None:
+        layer = layer._replace(bias=layer.bias.cuda())
+    out, statistics = linear_residual_library(*on_gpu, behind=layer)
+    expected = linear_residual_plain(x, WEIGHT, bias, residual)[0]
+    torch.testing.assert_close(out.cpu(), expected, rtol=1e-4, atol=1e-4)
+    made = norm_linear_library(out, statistics, layer).cpu()
+    torch.testing.assert_close(made, norm_linear_library(expected, None, behind), rtol=1e-4, atol=1e-4)
+    assert statistics.normed is not None
+
+
 @pytest.mark.parametrize("gate", [silu_gate_plain, silu_gate_triton])
 @pytest.mark.parametrize("x", [torch.zeros(3, 5), torch.zeros(3, 8)[:, :4], torch.zeros(6)])
 def test_a_gate_refuses_what_it_would_read_wrongly(gate, x):

@@ -105,17 +105,21 @@ def test_chunk_by_chunk_a_prompt_becomes_what_it_is_at_once(append: Callable, at
     assert torch.equal(cut.k_pool.nan_to_num(), whole.k_pool.nan_to_num())
 
 
-@given(
-    st.integers(1, 2048),
-    st.integers(1, 256),
-    st.sampled_from([torch.float16, torch.float32]),
-    st.booleans(),
-)
-def test_a_tile_is_one_that_a_product_takes(
-    num_rows: int, head_dim: int, dtype: torch.dtype, on_hopper: bool
-):
-    tile = packed_tile(num_rows, head_dim, dtype, on_hopper)
+@given(st.integers(1, 2048), st.integers(1, 256), st.sampled_from([torch.float16, torch.float32]))
+def test_a_tile_is_one_that_a_product_takes(num_rows: int, head_dim: int, dtype: torch.dtype):
+    tile = packed_tile(num_rows, head_dim, dtype, torch.device("cpu"))
     assert all(side >= 16 and side & (side - 1) == 0 for side in (tile.rows, tile.tokens))
+
+
+@pytest.mark.parametrize(
+    ("capability", "num_rows", "rows"),
+    [((9, 0), 1024, 64), ((9, 0), 1023, 32), ((8, 0), 1024, 32), ((10, 0), 1024, 32)],
+)
+def test_with_wide_heads_and_many_rows_hopper_has_its_products_64_rows(
+    monkeypatch, capability, num_rows, rows
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert packed_tile(num_rows, 128, torch.bfloat16, torch.device("cuda")).rows == rows
 
 
 @each_form

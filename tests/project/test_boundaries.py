@@ -24,6 +24,7 @@ ALLOWED = {
     "_cuda_clearCublasWorkspaces",
     "_exit",
     "_fields",
+    "_get_np_dtype",
     "_len_torch_dispatch_stack",
     "_option_string_actions",
     "_patch_attr",

@@ -161,7 +161,7 @@ def test_tokens_between_the_first_and_the_end_come_when_they_are_due(monkeypatch
 
 
 def test_tokens_that_wait_are_given_before_what_ends_their_stream(monkeypatch):
-    engine, sizes = make_engine(), []
+    engine, whole, broken = make_engine(), [], []
     step, calls = engine.step, count(1)
 
     def fail():
@@ -171,14 +171,15 @@ def test_tokens_that_wait_are_given_before_what_ends_their_stream(monkeypatch):
 
     async def read():
         client = by_wire(engine, frame_every=1e9)
-        await sizes_of(client.submit_async([1, 2], SamplingParams(7)), sizes)
+        await sizes_of(client.submit_async([1, 2], SamplingParams(7)), whole)
         monkeypatch.setattr(engine, "step", fail)
         with pytest.raises(StreamError, match="when this request had 5 tokens"):
-            await sizes_of(client.submit_async([1, 2], SamplingParams(7)), sizes)
+            await sizes_of(client.submit_async([1, 2], SamplingParams(7)), broken)
         await asyncio.to_thread(client.close)
 
     asyncio.run(read())
-    assert sizes == [1, 6, 1, 4]
+    # The first token goes at once; but a reader that is late finds it with the others.
+    assert whole in ([1, 6], [7]) and broken in ([1, 4], [5])
 
 
 def test_an_end_is_told_once_also_where_the_reader_has_left(monkeypatch):

@@ -102,11 +102,11 @@ class FusedLayer(NamedTuple):
 
 def by_library(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKernels:
     """These kernels with PyTorch's products, for layers like this one. One that a sum over ranks follows is
-    PyTorch's already. What adds the residual makes the next norm, too."""
+    PyTorch's already. Where kernels run, what adds the residual makes the next norm, too."""
     product = linear_residual_library if ranks.size == 1 else kernels.linear_residual
-    return kernels._replace(
-        norm_linear=norm_linear_library, linear_residual=partial(product, behind=layer.qkv)
-    )
+    if kernels.measured is not None:
+        product = partial(product, behind=layer.qkv)
+    return kernels._replace(norm_linear=norm_linear_library, linear_residual=product)
 
 
 def suited(kernels: FusedKernels, layer: FusedLayer, ranks: Ranks) -> FusedKernels:

@@ -8,21 +8,29 @@ from torch import Tensor
 from labkit.engine.sampling import Draws, sample_greedy
 from labkit.engine.step.chunk import ChunkStep
 from labkit.engine.step.graphed import batch_buckets, cuda_captures
-from labkit.model.network import ModelConfig
+from labkit.kernels.triton_runtime import is_hopper
+from labkit.model import Network
 
 FEWEST_ROWS = 16  # of a graph: fewer take as long
-MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time,
-MOST_ROWS_OF_SMALL = 8192  # but where a layer has few weights: there
-SMALL_LAYER = 12_000_000  # a GPU multiplies so many with 8,192 rows in about the time of their launches
+MOST_ROWS = 2048  # of a graph: with more, the launches are a small part of the time
+MOST_ROWS_OF_SMALL = 8192  # where a Hopper GPU has all of a model whose layers have few weights:
+SMALL_LAYER = 12_000_000  # it multiplies so many with 8,192 rows in about the time of their launches
 
 # A graph, and what a replay leaves: the logits [P, V], and the likeliest tokens [P].
 CapturedChunk = tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]
 
 
-def row_buckets(max_tokens: int, config: ModelConfig) -> list[int]:
-    """The numbers of rows that have a graph, rising, for chunks of so many tokens at most."""
-    is_small = config.num_matrix_weights <= SMALL_LAYER * config.num_layers
-    most = max(min(max_tokens, MOST_ROWS_OF_SMALL if is_small else MOST_ROWS), FEWEST_ROWS)
+def most_rows(network: Network, device: torch.device) -> int:
+    """Rows of a graph at most: the same on all ranks, whose parts of a layer may differ in size."""
+    weights = network.config.num_matrix_weights // network.config.num_layers
+    is_small = network.ranks.size == 1 and weights <= SMALL_LAYER and is_hopper(device)
+    return MOST_ROWS_OF_SMALL if is_small else MOST_ROWS
+
+
+def row_buckets(max_tokens: int, most: int) -> list[int]:
+    """The numbers of rows that have a graph, rising, for chunks of so many tokens and graphs of so many rows
+    at most."""
+    most = max(min(max_tokens, most), FEWEST_ROWS)
     return [size for size in batch_buckets(most) if size >= FEWEST_ROWS]
 
 
@@ -38,7 +46,7 @@ class GraphedChunkStep:
         """max_tokens: of a chunk at most."""
         self.chunk_step = chunk_step
         self.layout, self.attention = chunk_step.layout, chunk_step.attention
-        self.buckets = row_buckets(max_tokens, chunk_step.network.config)
+        self.buckets = row_buckets(max_tokens, most_rows(chunk_step.network, device))
         self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
         self.graphs: dict[int, CapturedChunk] = {}
         self._likeliest: Tensor | None = None  # that the last call has left

@@ -224,6 +224,7 @@ def test_wide_layers_without_measured_tiles_take_the_librarys_products(
     taken = fused.suited(kernels, layer, ALONE)
     assert (taken.norm_linear is norm_linear_library) == is_library
     assert fused.suited(PLAIN, layer, ALONE) is PLAIN
+    assert fused.by_library(PLAIN, layer, ALONE).linear_residual is linear_residual_library
     ranks = SimpleNamespace(size=2)  # the sum of their parts stays where it is
     summed = fused.suited(kernels, layer, ranks)
     by_library = linear_residual_library if is_library else linear_residual_triton

@@ -15,8 +15,12 @@ from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import Joining
 from labkit.engine.step import fused_chunk
 from labkit.engine.step.chunk import ChunkStep
-from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep
+from labkit.engine.step.fused import FusedLayer
+from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep, with_rounded_biases
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
+from labkit.kernels import NormLinear
+from labkit.kernels.library_linear import linear_residual_library
+from labkit.model import LinearWeights
 
 PACKED = LADDER["13"].options
 PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
@@ -85,7 +89,16 @@ def test_its_weights_are_those_of_the_decode_step():
     assert step.few.layers is decoding.layers
     for own, lent in zip(step.many.layers, decoding.layers, strict=True):
         assert all(a.weight is b.weight for a, b in zip(own.products, lent.products, strict=True))
+    assert step.many.kernels.linear_residual is linear_residual_library  # no kernel makes the norm behind it
     assert step.few.head is step.many.head is decoding.head
+
+
+def test_biases_of_the_librarys_products_have_the_weights_dtype():
+    weight, bias = torch.zeros(8, 4, dtype=torch.bfloat16), torch.randn(8)
+    norm_linear, linear = NormLinear(weight, None, bias, 1e-5), LinearWeights(weight, None)
+    layer = with_rounded_biases(FusedLayer(norm_linear, linear, norm_linear._replace(bias=None), linear))
+    assert layer.qkv.bias.equal(bias.bfloat16()) and layer.qkv.weight is weight
+    assert layer.mlp_in.bias is None
 
 
 @pytest.mark.parametrize("changed", [{"latency": "exposed"}, {"launch": "eager"}])

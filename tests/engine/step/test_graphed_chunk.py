@@ -14,23 +14,36 @@ from triton_marks import needs_triton
 from labkit import LADDER, SamplingParams
 from labkit.engine.step import graphed
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.graphed_chunk import GraphedChunkStep, row_buckets
+from labkit.engine.step.graphed_chunk import GraphedChunkStep, most_rows, row_buckets
 
 CPU = torch.device("cpu")
 
 
-def sizes(weights_of_layer, num_layers=12):
-    return SimpleNamespace(num_matrix_weights=weights_of_layer * num_layers, num_layers=num_layers)
-
-
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 10**9])
-@pytest.mark.parametrize(("weights_of_layer", "most"), [(12_000_000, 8192), (12_000_001, 2048)])
-def test_row_buckets_rise_from_16_to_the_largest_chunk_or_the_most_that_launches_slow_down(
-    max_tokens, weights_of_layer, most
-):
-    buckets = row_buckets(max_tokens, sizes(weights_of_layer))
+@pytest.mark.parametrize("most", [2048, 8192])
+def test_row_buckets_rise_from_16_to_the_largest_chunk_or_graph(max_tokens, most):
+    buckets = row_buckets(max_tokens, most)
     assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, most))
     assert all(smaller < larger <= 1.5 * smaller for smaller, larger in pairwise(buckets))
+
+
+def network(weights_of_layer=10**8, num_ranks=1):
+    config = SimpleNamespace(num_matrix_weights=12 * weights_of_layer, num_layers=12)
+    return SimpleNamespace(ranks=SimpleNamespace(size=num_ranks), config=config)
+
+
+@pytest.mark.parametrize(
+    ("weights", "num_ranks", "capability", "most"),
+    [
+        (12_000_000, 1, (9, 0), 8192),
+        (12_000_001, 1, (9, 0), 2048),
+        (12_000_000, 2, (9, 0), 2048),  # each rank has another part
+        (12_000_000, 1, (8, 0), 2048),
+    ],
+)
+def test_a_small_models_graphs_have_more_rows(monkeypatch, weights, num_ranks, capability, most):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert most_rows(network(weights, num_ranks), torch.device("cuda")) == most
 
 
 class FakeChunkStep:
@@ -40,7 +53,7 @@ class FakeChunkStep:
         self.cuda = cuda
         self.layout = ChunkLayout(max_prompts=2, max_blocks=3)
         self.attention = None
-        self.network = SimpleNamespace(ranks=SimpleNamespace(size=1), config=sizes(10**8))
+        self.network = network()
         self.runs = []
 
     def room(self, num_rows):
