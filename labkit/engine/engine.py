@@ -112,6 +112,8 @@ class InferenceEngine:
         self.options, self._cache = parts.options, cache
         self.max_positions = cache.max_positions  # tokens of the longest sequence
         self.kv_manager = build_kv_manager(parts, self.model.config, cache, self.device, self.dtype)
+        blocks = self.kv_manager.block_size, self.kv_manager.max_blocks_per_layer
+        self.limits = Limits(self.model.config.vocab_size, self.max_positions, *blocks)  # of a request
         self.prefix_cache = build_prefix_cache(parts, cache, self.kv_manager)
         self.decode_step = build_decode_step(
             parts, self.model.network, self.kv_manager, scheduler.max_batch_size
@@ -166,12 +168,6 @@ class InferenceEngine:
     def check_prompt(self, prompt: Prompt, params: SamplingParams) -> tuple[int, ...]:
         """The prompt's token ids. Raises RequestError if they are not valid or can never fit."""
         return self.limits.check_prompt(prompt, params, self.model.tokenizer)
-
-    @property
-    def limits(self) -> Limits:
-        """What a request must fit."""
-        sizes = self.kv_manager.block_size, self.kv_manager.max_blocks_per_layer
-        return Limits(self.model.config.vocab_size, self.max_positions, *sizes)
 
     def _new_request(self, token_ids: tuple[int, ...], params: SamplingParams) -> Request:
         decoder = TextDecoder(self.model.tokenizer, params.stop) if params.stop else None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
 from labkit.engine.prefill import FirstTokens, keep_prompt
@@ -11,6 +11,8 @@ from labkit.engine.scheduler import Joining, OnlineScheduler
 from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
+
+FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host is ready for more
 
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
 
@@ -53,9 +55,24 @@ class PackedPrefill:
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
         num_running = len(scheduler.running)
         if not num_running:
-            return most
+            is_waited_for = self.in_flight is None and self.chunk_step.graphs
+            return min(most, self._most_at_first()) if is_waited_for else most
         num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
         return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
+
+    def _most_at_first(self) -> int:
+        """Tokens at most of a chunk that the GPU waits for, because nothing is in flight before it.
+
+        Of several prompts it has half, or as many as the largest graph has rows: while the GPU computes it,
+        the host admits and packs the others.
+        """
+        joining, config = self._scheduler.joining.values(), self._scheduler.config
+        waiting = islice(self._scheduler.waiting, max(0, config.max_batch_size - len(joining)))
+        lengths = [*(each.num_left for each in joining), *(request.num_tokens for request in waiting)]
+        if len(lengths) < 2:
+            return self.chunk_step.max_tokens
+        half = max(FEWEST_AT_FIRST, sum(lengths) // 2)
+        return max(num_rows for num_rows in self.chunk_step.graphs if num_rows <= half)
 
     # --- launches ----------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
     """
     if isinstance(prompt, str):
         token_ids, is_all = encode(prompt, tokenizer, limit)
-    elif isinstance(prompt, NO_LIST) or not isinstance(prompt, Iterable) or getattr(prompt, "ndim", 1) != 1:
+    elif not isinstance(prompt, list | tuple) and not is_list(prompt):
         raise RequestError(f"a prompt is text or a list of token ids, not {shown(prompt)}")
     else:
         is_sized = isinstance(prompt, Sized)
@@ -73,6 +73,12 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
         is_all = is_sized or len(token_ids) < limit
     check_length(len(token_ids), max_new_tokens, limit, is_all)
     return token_ids
+
+
+def is_list(prompt: object) -> bool:
+    """Whether it has items in an order, in one dimension."""
+    ndim = getattr(prompt, "ndim", 1)
+    return isinstance(prompt, Iterable) and not isinstance(prompt, NO_LIST) and ndim == 1
 
 
 def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...], bool]:

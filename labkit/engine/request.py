@@ -159,6 +159,8 @@ class Request:
     @property
     def token_ids(self) -> tuple[int, ...]:
         """Prompt and output: what a prefill computes, the first time and after a preemption."""
+        if not self.output_token_ids:
+            return self.prompt_token_ids
         if self.params.logprobs is None:
             return (*self.prompt_token_ids, *self.output_token_ids)
         # Without what they have with them: prefixes are kept when the request has gone.

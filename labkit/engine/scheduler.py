@@ -153,15 +153,17 @@ class OnlineScheduler:
         """
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._num_served  # blocks: a token takes one at most, so they may be fewer
-        prefixes = self._prefix_cache
+        prefixes, num_free = self._prefix_cache, self._kv_manager.num_free_blocks
+        places = min(self.config.max_batch_size - self._num_served, self.config.prefill_max_batch_size)
         limit = self.config.prefill_max_tokens if room is None else room
         computing = [joining.token_ids for joining in self.joining.values()]
         texts: list[tuple[int, ...]] = []  # of those admitted, and of one that was refused behind them
         self._refused = None
         try:
             for request in self._in_order():
-                least = request.num_tokens if room is None else 1  # a chunk takes a part of a prompt, too
-                if not self._is_in_budget(len(admitted) + 1, num_tokens + least, limit):
+                length = request.num_tokens
+                least = length if room is None else 1  # a chunk takes a part of a prompt, too
+                if len(admitted) >= places or (admitted and num_tokens + least > limit):
                     break
                 token_ids = request.token_ids
                 if prefixes is not None and prefixes.is_coming(token_ids, computing + texts):
@@ -170,11 +172,14 @@ class OnlineScheduler:
                 prefix = prefixes.lookup(token_ids) if prefixes else None
                 session = InferenceSession(self._kv_manager, prefix)
                 admitted.append(Admitted(request, session, prefix))
-                needed = self._evict_for(admitted, needed + session.blocks_to_reach(request.num_tokens))
-                if needed > self._kv_manager.num_free_blocks:
+                needed += session.blocks_to_reach(length)
+                if needed > num_free:
+                    needed = self._evict_for(admitted)
+                    num_free = self._kv_manager.num_free_blocks
+                if needed > num_free:
                     self._refuse(admitted.pop(), is_first=not admitted)
                     break
-                num_tokens += request.num_tokens - (0 if room is None else session.num_tokens)
+                num_tokens += length - (0 if room is None else session.num_tokens)
             if room is not None:
                 for request, session, _ in admitted:
                     session.reserve_prompt(request.num_tokens - session.num_tokens)
@@ -203,26 +208,13 @@ class OnlineScheduler:
         others = [r for r in window if r.times_passed_over < limit]
         return overdue + sorted(others, key=lambda r: r.num_tokens)
 
-    def _is_in_budget(self, num_admitted: int, num_tokens: int, limit: int) -> bool:
-        """Whether so many requests, with so many prompt tokens, may be admitted in one step."""
-        return (
-            self._num_served + num_admitted <= self.config.max_batch_size
-            and num_admitted <= self.config.prefill_max_batch_size
-            and (num_admitted == 1 or num_tokens <= limit)
-        )
-
     @property
     def _num_served(self) -> int:
         return len(self.running) + len(self.joining)
 
-    def _evict_for(self, admitted: Sequence[Admitted], needed: int) -> int:
-        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then.
-
-        needed: at least as many as they need; they are only counted if so many are not free.
-        """
+    def _evict_for(self, admitted: Sequence[Admitted]) -> int:
+        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
         manager, prefixes = self._kv_manager, self._prefix_cache
-        if needed <= manager.num_free_blocks:
-            return needed
         goals = list(self._goals(admitted))
         num_new = sum(session.new_blocks_to_reach(n) for session, n in goals)
         copying = [(session, n) for session, n in goals if session.copies_last(n)]

@@ -37,6 +37,15 @@ class PackedRows(NamedTuple):
     context_lens: Tensor  # [P] int32: tokens of the prompt in the cache, before its first row here
     block_tables: Tensor  # [P, M] int32: its blocks, with room for its rows
 
+    @property
+    def last(self) -> "PackedRows":
+        """Each prompt's last row by itself, behind all of the others. A prompt that has no row here has one
+        there, of block 0, because its table may be anything: nothing is to be read of it."""
+        counts = self.starts.diff()
+        starts = torch.arange(len(self.starts), dtype=torch.int32, device=self.starts.device)
+        tables = self.block_tables.masked_fill(counts[:, None] == 0, 0)
+        return PackedRows(starts, (self.context_lens + counts - 1).clamp(min=0), tables)
+
     def prompts(self) -> list[tuple[int, slice, int]]:
         """The prompts that have rows: their place, their rows, and their tokens before (the host waits)."""
         bounds, lens = self.starts.tolist(), self.context_lens.tolist()

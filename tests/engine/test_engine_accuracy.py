@@ -14,6 +14,7 @@ from labkit.model.llama import LlamaConfig, Qwen3Config
 from labkit.model.small import SPREAD, small_model
 
 NUM_STEPS = 24
+LEAST_PROMPTS = 16  # one of them makes few rows, whose errors differ much from draw to draw
 OUTLIERS = (5, 133, 700)  # places in a hidden state of 768
 
 
@@ -32,14 +33,26 @@ def with_outliers(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def decode_logits(engine: InferenceEngine, prompts: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
-    """The texts [B, T] that an engine makes of equally long prompts, and the logits [NUM_STEPS, B, V] of its
-    decode steps, in float64."""
-    noted: list[Tensor] = []
-    engine.decode_step.device_step.tell_logits = lambda logits: noted.append(logits.clone())
+def draw_prompts(num_requests: int, vocab_size: int) -> list[list[tuple[int, ...]]]:
+    """Batches of so many equally long prompts, LEAST_PROMPTS or more in all."""
+    numbers = torch.Generator().manual_seed(0)
+    return [
+        [tuple(torch.randint(vocab_size, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
+        for _ in range(-(-LEAST_PROMPTS // num_requests))
+    ]
+
+
+def decode_logits(engine: InferenceEngine, batches: list[list[tuple[int, ...]]]) -> tuple[Tensor, Tensor]:
+    """The texts [B, T] that an engine makes of batches of prompts, one batch after the other, and the logits
+    [NUM_STEPS, B, V] of their decode steps, in float64."""
     params = SamplingParams(max_new_tokens=NUM_STEPS + 1, stop_on_eos=False)
-    texts = torch.tensor([[*c.prompt_token_ids, *c.token_ids] for c in engine.generate(prompts, params)])
-    return texts, torch.stack(noted[:NUM_STEPS]).double()
+    texts, logits = [], []
+    for prompts in batches:
+        noted: list[Tensor] = []
+        engine.decode_step.device_step.tell_logits = lambda each, noted=noted: noted.append(each.clone())
+        texts += [[*c.prompt_token_ids, *c.token_ids] for c in engine.generate(prompts, params)]
+        logits.append(torch.stack(noted[:NUM_STEPS]).double())
+    return torch.tensor(texts), torch.cat(logits, 1)
 
 
 def rms_of_errors(found: Tensor, exact: Tensor) -> float:
@@ -57,8 +70,6 @@ def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transforme
     model = load_model("random:gpt2")
     if is_trained_like:
         model = with_outliers(model)
-    numbers = torch.Generator().manual_seed(0)
-    prompts = [tuple(torch.randint(50257, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
     engine = InferenceEngine(
         model,
         replace(FINISHED.options, launch="eager"),  # so that logits can be seen
@@ -69,7 +80,7 @@ def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transforme
             max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
         ),
     )
-    texts, ours = decode_logits(engine, prompts)
+    texts, ours = decode_logits(engine, draw_prompts(num_requests, 50257))
     theirs = model.network.as_transformers().cuda()
     with torch.inference_mode():
         decoded = slice(40, 40 + NUM_STEPS)
@@ -98,16 +109,15 @@ def test_on_a_gpu_so_are_those_of_the_llama_family(
 ):
     """With hidden dimensions that are far larger than others, as those of trained models."""
     model = small_model(512, config=config)
+    numbers = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for layer in model.network.layers:
             for norm in (layer.input_layernorm, layer.post_attention_layernorm):
-                norm.weight.uniform_(0.5, 1.5)
+                norm.weight.uniform_(0.5, 1.5, generator=numbers)
         model.network.embed_tokens.weight[:, [5, 133]] *= 50
         for name, weight in model.network.named_parameters():
             if weight.dim() == 2 and "embed" not in name:
                 weight.div_(SPREAD)
-    numbers = torch.Generator().manual_seed(0)
-    prompts = [tuple(torch.randint(2048, (40,), generator=numbers).tolist()) for _ in range(num_requests)]
     engine = InferenceEngine(
         model,
         replace(LADDER[rung].options, launch="eager"),  # so that logits can be seen
@@ -118,7 +128,7 @@ def test_on_a_gpu_so_are_those_of_the_llama_family(
             max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
         ),
     )
-    texts, ours = decode_logits(engine, prompts)
+    texts, ours = decode_logits(engine, draw_prompts(num_requests, 2048))
     theirs = model.network.as_transformers().cuda()
     with torch.inference_mode():
         decoded = slice(40, 40 + NUM_STEPS)

@@ -5,6 +5,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 from helpers import (
     GREEDY,
     SEEDED,
@@ -22,6 +23,7 @@ from helpers import (
 from labkit import LADDER, FinishReason, SamplingParams
 from labkit.engine import packed_prefill
 from labkit.engine.packed_chunk import PackedChunk
+from labkit.engine.step import fused_chunk
 from labkit.engine.step.chunk import ChunkInFlight
 from labkit.errors import OptionError
 
@@ -98,6 +100,15 @@ def test_a_text_that_ends_with_its_first_token_ends_then():
     assert_no_block_is_lost(engine)
 
 
+def test_where_the_tables_of_prompts_that_are_not_there_would_lie_nothing_is_read(monkeypatch):
+    """They are not sent, so that of a chunk by itself there is whatever was in that memory before."""
+    monkeypatch.setattr(fused_chunk, "MOST_ROWS", 2)
+    engine = packed_engine(prefix_cache=False)
+    size = engine.prefill.chunk_step.layout.size
+    engine.prefill.chunk_step._room = lambda num_rows: torch.full((size(num_rows),), 10**12)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+
+
 # --- beside the decode steps -----------------------------------------------------------------------
 
 
@@ -149,6 +160,44 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
     assert engine.prefill.max_tokens == expected
     scheduler.config = replace(scheduler.config, prefill_max_tokens=10)
     assert engine.prefill.max_tokens == min(10, expected)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([9000], 100_000),  # a prompt by itself
+        ([1500, 547], 2048),
+        ([1500, 4500], 2048),  # the largest graph of no more than 3,000 rows
+        ([512] * 7, 2048),
+        ([512] * 40, 2048),  # of which 8 can run
+        ([1024] * 8, 4096),
+        ([9000] * 8, 8192),
+    ],
+)
+def test_the_first_chunk_of_several_prompts_has_half_or_a_graph_so_that_the_gpu_begins(lengths, expected):
+    engine = packed_engine(prefill_max_tokens=100_000, prefix_cache=False)
+    prefill = engine.prefill
+    prefill.chunk_step.max_tokens, prefill.chunk_step.graphs = 100_000, (16, 1024, 2048, 4096, 8192)
+    prefill._scheduler = SimpleNamespace(
+        config=engine.scheduler.config,
+        running={},
+        joining={},
+        waiting=[SimpleNamespace(num_tokens=length) for length in lengths],
+    )
+    assert prefill.max_tokens == expected
+    prefill.in_flight = object()
+    assert prefill.max_tokens == 100_000
+    prefill.in_flight, prefill.chunk_step.graphs = None, ()
+    assert prefill.max_tokens == 100_000
+
+
+def test_a_first_chunk_that_has_half_changes_no_token(monkeypatch):
+    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
+    engine = packed_engine(prefill_max_tokens=64, prefix_cache=False)
+    engine.prefill.chunk_step.graphs = (4, 8, 16, 32)
+    counts = record_chunks(engine)
+    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
+    assert counts == [[3, 13], [6, 2, 4, 1, 12]]  # 16 of 41 tokens, and the others
 
 
 def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():

@@ -105,6 +105,19 @@ def test_chunk_by_chunk_a_prompt_becomes_what_it_is_at_once(append: Callable, at
     assert torch.equal(cut.k_pool.nan_to_num(), whole.k_pool.nan_to_num())
 
 
+@each_form
+def test_each_prompts_last_row_by_itself_attends_as_it_does_with_the_others(
+    append: Callable, attention: Callable
+):
+    case = make_packed([5, 0, 1, 7], [2, 3, 0, 9], pads=2, H=1)
+    assert_stores_rows(append, case)
+    case.rows.block_tables[1] = 10**9  # of a prompt without rows, whose table need not be there
+    last = [4, 5, 12]  # of the others
+    out = attention(case.query[[4, 4, 5, 12]], *case.caches, case.rows.last)
+    expected = dense_prompts(case)[last]
+    torch.testing.assert_close(out[[0, 2, 3]].double(), expected, rtol=1e-5, atol=1e-5)
+
+
 @given(st.integers(1, 2048), st.integers(1, 256), st.sampled_from([torch.float16, torch.float32]))
 def test_a_tile_is_one_that_a_product_takes(num_rows: int, head_dim: int, dtype: torch.dtype):
     tile = packed_tile(num_rows, head_dim, dtype, torch.device("cpu"))

@@ -1,6 +1,7 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback, prefill."""
 
 import sys
+from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +14,7 @@ from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.speculation import ReadVerified
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
-from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk import ChunkStep, LaunchedChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
@@ -240,14 +241,17 @@ def build_chunk_step(
     else:
         head = padded_head(network.lm_head.weight.detach())
         chunk_step = ChunkStep(network, attention, layout, head)
-    is_graph = options.launch == "graph" and device.type == "cuda"  # plain attention was refused before
-    launched = GraphedChunkStep(chunk_step, max_tokens, device) if is_graph else chunk_step
+    launched: LaunchedChunkStep = chunk_step
+    graphs: Sequence[int] = ()
+    if options.launch == "graph" and device.type == "cuda":  # plain attention was refused before
+        launched = GraphedChunkStep(chunk_step, max_tokens, device)
+        graphs = launched.buckets
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), layout, device)
     if device.type == "cuda":
         logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
         numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
         sampler.warm_up(logits, numbers)
-    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side)
+    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side, graphs)
 
 
 def build_device_step(

@@ -44,7 +44,7 @@ class PackedAttention:
 
     def begin(self, rows: PackedRows) -> None:
         """Prepare for a chunk, before its first layer."""
-        self._rows = rows
+        self.rows = rows
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (heads[0].transpose(0, 1) for heads in (query, key, value))
@@ -57,14 +57,17 @@ class PackedAttention:
         key: Tensor,
         value: Tensor,
         transform: HeadTransform | None = None,
+        rows: PackedRows | None = None,
     ) -> Tensor:
         """Store the chunk's keys and values in one layer, and attend.
 
         query: [T, H, D], as is the result; key, value: [T, G, D]. transform: of queries and keys, before all.
+        rows: whose the queries are, if they are not all of the chunk's; made before the first layer, because
+        attention reads them before it waits.
         """
         k_cache, v_cache = self.kv_manager.k_cache[layer_idx], self.kv_manager.v_cache[layer_idx]
-        self.kv_append(k_cache, v_cache, key, value, self._rows, transform)
-        return self.attention(query, k_cache, v_cache, self._rows, transform)
+        self.kv_append(k_cache, v_cache, key, value, self.rows, transform)
+        return self.attention(query, k_cache, v_cache, rows or self.rows, transform)
 
 
 class ChunkStep:
@@ -162,14 +165,16 @@ class ResidentChunkStep:
         kv_manager: KVBlockManager,
         max_tokens: int,
         side: SideStream | NoSide = NO_SIDE,
+        graphs: Sequence[int] = (),
     ) -> None:
-        """max_tokens: of a chunk at most. side: what a chunk is launched in."""
+        """max_tokens: of a chunk at most. side: what a chunk is launched in. graphs: the numbers of rows that
+        have one."""
         device = kv_manager.k_cache.device
         self.side = side
         self.device_step: Any = device_step
         self.sampler = sampler
         self.layout = layout
-        self.max_tokens = max_tokens
+        self.max_tokens, self.graphs = max_tokens, graphs
         self.max_prompts = layout.max_prompts
         self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device)

@@ -89,7 +89,7 @@ class ChunkLayout:
         """
         numbers = np.zeros(self.size(num_rows), dtype=np.int64)
         parts, num_prompts, num_tokens = self.split(numbers), len(joining), len(chunk.token_ids)
-        parts.token_ids[:num_tokens] = chunk.token_ids
+        parts.token_ids[:num_tokens] = np.fromiter(chunk.token_ids, np.int64, num_tokens)
         parts.starts[: num_prompts + 1] = chunk.starts
         parts.starts[num_prompts + 1 :] = num_tokens
         parts.context_lens[:num_prompts] = chunk.context_lens

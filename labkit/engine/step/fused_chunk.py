@@ -8,7 +8,7 @@ from torch import Tensor
 
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer, by_library, suited
+from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer, Rows, by_library, suited
 from labkit.kernels import PackedRows
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
@@ -41,11 +41,31 @@ class ChunkLayers(FusedDeviceStep):
     def chunk_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor | None = None) -> Tensor:
         """Logits [P, V] after the rows last_rows [P] of a chunk, or [T, V] after all: token_ids and positions
         [T], int64."""
+        x, _ = self._through(len(self.layers), token_ids, positions)
+        return self.logits(x if last_rows is None else x[last_rows])
+
+    def last_logits(self, token_ids: Tensor, positions: Tensor, last_rows: Tensor) -> Tensor:
+        """Logits [P, V] after each prompt's last row in a chunk. Nobody asks the last layer for more of the
+        other rows than their keys and values."""
+        alone, last_idx = self._packed_attention.rows.last, len(self.layers) - 1
+        x, statistics = self._through(last_idx, token_ids, positions)
+        layer, kernels = self.layers[last_idx], self.kernels
+        qkv = kernels.norm_linear(x, statistics, layer.qkv)
+        query, key, value = split_heads(qkv, *self._heads)
+        attended = self._packed_attention.attend_rows(
+            last_idx, query[last_rows], key, value, layer.transform, alone
+        )
+        x, statistics = kernels.linear_residual(attended.flatten(1), *layer.attention_out, x[last_rows])
+        inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=not layer.mlp_in.is_gated)
+        return self.logits(kernels.linear_residual(inner, *layer.mlp_out, x)[0])
+
+    def _through(self, num_layers: int, token_ids: Tensor, positions: Tensor) -> Rows:
+        """What leaves the first layers [T, E], with the statistics of its rows."""
         slots = torch.arange(len(token_ids), device=token_ids.device)  # each row is its own
         x, statistics = self.kernels.embed(slots, token_ids, positions.int(), *self._tables)
-        for layer_idx in range(len(self.layers)):
+        for layer_idx in range(num_layers):
             x, statistics = self.layer(layer_idx, x, statistics)
-        return self.logits(x if last_rows is None else x[last_rows])
+        return x, statistics
 
 
 def with_rounded_biases(layer: FusedLayer) -> FusedLayer:
@@ -59,7 +79,8 @@ def with_rounded_biases(layer: FusedLayer) -> FusedLayer:
 
 class FusedChunkStep(ChunkStep):
     """A `ChunkStep` by a decode step's weights and kernels. For more than `MOST_ROWS` rows the products are
-    PyTorch's: there they take the time, and not the waits between kernels."""
+    PyTorch's, and the last layer has only the prompts' last rows: there they take the time, and not the waits
+    between kernels."""
 
     def __init__(
         self,
@@ -76,8 +97,10 @@ class FusedChunkStep(ChunkStep):
         self.many.layers = [with_rounded_biases(layer) for layer in step.layers]
 
     def __call__(self, numbers: Tensor) -> Tensor:
-        layers = self.few if self.layout.num_rows(numbers) <= MOST_ROWS else self.many
+        is_few = self.layout.num_rows(numbers) <= MOST_ROWS
+        layers = self.few if is_few else self.many
+        logits = layers.chunk_logits if is_few else layers.last_logits
         inputs = self.layout.split(numbers)
         layers.begin_chunk(self.layout.rows_of(inputs))
         with named_range("labkit.prefill.forward"):
-            return layers.chunk_logits(inputs.token_ids, inputs.positions, inputs.last_rows)
+            return logits(inputs.token_ids, inputs.positions, inputs.last_rows)

@@ -79,7 +79,8 @@ def test_more_rows_than_tiles_are_measured_for_go_through_the_librarys_products(
     assert products == []
     monkeypatch.setattr(fused_chunk, "MOST_ROWS", 15)
     assert_as_the_network(engine)
-    assert products == [16] * 2 * engine.model.config.num_layers
+    num_prompts = engine.prefill.chunk_step.max_prompts
+    assert products == [16] * (2 * engine.model.config.num_layers - 1) + [num_prompts]  # the last MLP
     assert MOST_ROWS == 256
 
 
