@@ -55,24 +55,24 @@ class PackedPrefill:
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
         num_running = len(scheduler.running)
         if not num_running:
-            is_waited_for = self.in_flight is None and self.chunk_step.graphs
-            return min(most, self._most_at_first()) if is_waited_for else most
+            return most
         num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
         return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
 
-    def _most_at_first(self) -> int:
-        """Tokens at most of a chunk that the GPU waits for, because nothing is in flight before it.
+    def _first_tokens(self) -> int:
+        """Tokens at most of a chunk that the GPU waits for: nothing is in flight before it, and nobody runs.
 
-        Of several prompts it has half, or as many as the largest graph has rows: while the GPU computes it,
-        the host admits and packs the others.
+        About half of those that wait, or as many as the largest graph has rows: while the GPU computes them,
+        the host admits and packs the others. All, if the others are too few for a chunk.
         """
-        joining, config = self._scheduler.joining.values(), self._scheduler.config
-        waiting = islice(self._scheduler.waiting, max(0, config.max_batch_size - len(joining)))
-        lengths = [*(each.num_left for each in joining), *(request.num_tokens for request in waiting)]
-        if len(lengths) < 2:
-            return self.chunk_step.max_tokens
-        half = max(FEWEST_AT_FIRST, sum(lengths) // 2)
-        return max(num_rows for num_rows in self.chunk_step.graphs if num_rows <= half)
+        joining, step = self._scheduler.joining.values(), self.chunk_step
+        places = min(self._scheduler.config.max_batch_size, step.max_prompts) - len(joining)
+        waiting = islice(self._scheduler.waiting, max(0, places))
+        total = sum(each.num_left for each in joining) + sum(request.num_tokens for request in waiting)
+        half = max(FEWEST_AT_FIRST, total // 2)
+        num_rows = max((size for size in step.graphs if size <= half), default=0)
+        has_others = num_rows > 0 and total - num_rows >= num_rows // 2
+        return num_rows if has_others else step.max_tokens
 
     # --- launches ----------------------------------------------------------------------------------
 
@@ -88,9 +88,13 @@ class PackedPrefill:
 
     def _launch_next(self) -> ChunkInFlight | None:
         started = time.perf_counter()
-        admitted = self._admit()
+        most = self.max_tokens
+        is_waited_for = self.in_flight is None and not self._scheduler.running
+        room = min(most, self._first_tokens()) if is_waited_for else most
+        admitted = self._admit(room)
         try:
-            launched = self._launch(self._next_prompts())
+            prompts = self._next_prompts()
+            launched = self._launch(prompts, room if len(prompts) > 1 else most)
         except BaseException:
             self._scheduler.put_back(admitted)
             raise
@@ -98,9 +102,9 @@ class PackedPrefill:
             request.admitted = request.admitted or started
         return launched
 
-    def _admit(self) -> list[Request]:
-        """The requests that begin to join, as many as the next chunk has room for."""
-        room = self.max_tokens - sum(joining.num_left for joining in self._scheduler.joining.values())
+    def _admit(self, max_tokens: int) -> list[Request]:
+        """The requests that begin to join, as many as a chunk of so many tokens has room for."""
+        room = max_tokens - sum(joining.num_left for joining in self._scheduler.joining.values())
         if room < 1 or not self._scheduler.may_admit():
             return []
         return [request for request, _, _ in self._scheduler.admit(room)]
@@ -111,7 +115,7 @@ class PackedPrefill:
         unfinished = {request: each for request, each in joining if not each.is_finished}
         return dict(list(unfinished.items())[: self.chunk_step.max_prompts])
 
-    def _launch(self, joining: dict[Request, Joining]) -> ChunkInFlight | None:
+    def _launch(self, joining: dict[Request, Joining], max_tokens: int) -> ChunkInFlight | None:
         if not joining:
             return None
         prompts = [each.token_ids for each in joining.values()]
@@ -120,11 +124,11 @@ class PackedPrefill:
             chunk: Chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
             counts = [0] * len(prompts)
             if any(each.num_left for each in joining.values()):
-                chunk = self.make_chunk(prompts, num_launched, self.max_tokens)
+                chunk = self.make_chunk(prompts, num_launched, max_tokens)
                 if self.make_chunk is PackedChunk:  # whose prompts nobody needs to read again
                     counts = [end - start for start, end in pairwise(chunk.starts)]
                 else:
-                    counts = counts_of(chunk, prompts, num_launched, self.max_tokens)
+                    counts = counts_of(chunk, prompts, num_launched, max_tokens)
         finished = finished_by(joining.values(), counts)
         launched = self.chunk_step.launch(chunk, joining, finished)
         for each, count in zip(joining.values(), counts, strict=True):

@@ -40,11 +40,11 @@ class PackedRows(NamedTuple):
     @property
     def last(self) -> "PackedRows":
         """Each prompt's last row by itself, behind all of the others. A prompt that has no row here has one
-        there, of block 0, because its table may be anything: nothing is to be read of it."""
+        there, the first of block 0, because its table may be anything: nothing is to be read of it."""
         counts = self.starts.diff()
         starts = torch.arange(len(self.starts), dtype=torch.int32, device=self.starts.device)
-        tables = self.block_tables.masked_fill(counts[:, None] == 0, 0)
-        return PackedRows(starts, (self.context_lens + counts - 1).clamp(min=0), tables)
+        num_before = (self.context_lens + counts - 1).masked_fill(counts == 0, 0)
+        return PackedRows(starts, num_before, self.block_tables.masked_fill(counts[:, None] == 0, 0))
 
     def prompts(self) -> list[tuple[int, slice, int]]:
         """The prompts that have rows: their place, their rows, and their tokens before (the host waits)."""

@@ -165,8 +165,9 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
-        ([9000], 100_000),  # a prompt by itself
-        ([1500, 547], 2048),
+        ([1500, 547], 100_000),
+        ([1500, 1500], 100_000),  # too few would be left for a chunk
+        ([1500, 1572], 2048),
         ([1500, 4500], 2048),  # the largest graph of no more than 3,000 rows
         ([512] * 7, 2048),
         ([512] * 40, 2048),  # of which 8 can run
@@ -175,20 +176,38 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
     ],
 )
 def test_the_first_chunk_of_several_prompts_has_half_or_a_graph_so_that_the_gpu_begins(lengths, expected):
-    engine = packed_engine(prefill_max_tokens=100_000, prefix_cache=False)
-    prefill = engine.prefill
+    prefill = packed_engine(prefix_cache=False).prefill
     prefill.chunk_step.max_tokens, prefill.chunk_step.graphs = 100_000, (16, 1024, 2048, 4096, 8192)
-    prefill._scheduler = SimpleNamespace(
-        config=engine.scheduler.config,
-        running={},
-        joining={},
-        waiting=[SimpleNamespace(num_tokens=length) for length in lengths],
-    )
-    assert prefill.max_tokens == expected
-    prefill.in_flight = object()
-    assert prefill.max_tokens == 100_000
-    prefill.in_flight, prefill.chunk_step.graphs = None, ()
-    assert prefill.max_tokens == 100_000
+    prefill._scheduler.waiting = [SimpleNamespace(num_tokens=length) for length in lengths]
+    assert prefill._first_tokens() == expected
+    prefill.chunk_step.graphs = ()
+    assert prefill._first_tokens() == 100_000
+
+
+def first_chunks(engine, prompts):
+    """Tokens of each prompt in each chunk of these prompts, of one answer token each."""
+    engine.prefill.chunk_step.graphs = (4, 8, 16, 32)
+    counts = record_chunks(engine)
+    made = engine.generate(prompts, GREEDY)
+    assert [c.token_ids for c in made] == [tuple(tokens_alone(prompt, GREEDY)) for prompt in prompts]
+    return counts
+
+
+def test_a_prompt_that_nobody_can_be_packed_beside_is_not_cut(monkeypatch):
+    """By itself, because a chunk has one prompt, or because the others wait for what they begin with."""
+    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
+    assert first_chunks(packed_engine(prefix_cache=False, prefill_max_tokens=64), [LONG]) == [[30]]
+    alone = packed_engine(prefix_cache=False, prefill_max_tokens=64, prefill_max_batch_size=1)
+    assert first_chunks(alone, [LONG, LONG[1:]]) == [[30], [29]]
+    sharing = make_engine(options=LADDER["14"].options, prefill_max_tokens=64)
+    assert first_chunks(sharing, [LONG, (*LONG, 1), (*LONG, 2)]) == [[30], [3, 3]]
+
+
+def test_of_what_a_first_chunk_has_room_for_cached_tokens_are_no_part(monkeypatch):
+    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
+    engine = make_engine(options=LADDER["14"].options, prefill_max_tokens=64)
+    engine.generate([LONG], GREEDY)
+    assert first_chunks(engine, [(*LONG, token) for token in (1, 2, 3)]) == [[3, 3, 3]]
 
 
 def test_a_first_chunk_that_has_half_changes_no_token(monkeypatch):

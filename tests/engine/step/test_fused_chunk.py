@@ -20,7 +20,7 @@ from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep, with_round
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.kernels import NormLinear
 from labkit.kernels.library_linear import linear_residual_library
-from labkit.model import LinearWeights
+from labkit.model import LinearWeights, small
 
 PACKED = LADDER["13"].options
 PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
@@ -84,6 +84,26 @@ def test_more_rows_than_tiles_are_measured_for_go_through_the_librarys_products(
     assert MOST_ROWS == 256
 
 
+@pytest.mark.parametrize(
+    "config", [small.SMALL_LLAMA, small.SMALL_QWEN3], ids=lambda config: config.model_type
+)
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [
+        ("cpu", torch.float32),
+        pytest.param("cuda", torch.float32, marks=pytest.mark.cuda),
+        pytest.param("cuda", torch.float16, marks=pytest.mark.cuda),
+    ],
+)
+def test_the_last_rows_of_modern_models_have_the_logits_of_the_networks_forward(
+    monkeypatch, config, device, dtype
+):
+    """With grouped heads, rotation and a gate, through the library's products."""
+    monkeypatch.setattr(fused_chunk, "MOST_ROWS", 8)
+    engine = InferenceEngine(small.small_model(config=config), PACKED, device=device, dtype=dtype)
+    assert_as_the_network(engine, apart=1e-5 if dtype == torch.float32 else 1e-2)
+
+
 def test_its_weights_are_those_of_the_decode_step():
     engine = make_engine(options=PACKED)
     step, decoding = engine.prefill.chunk_step.device_step, engine.decode_step.device_step
@@ -110,8 +130,12 @@ def test_whatever_launches_the_decode_step_short_chunks_go_through_its_kernels(c
 @pytest.mark.cuda
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("num_rows", [1, 13, 60, 130, 250, 300])
-def test_on_a_gpu_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward(dtype, num_rows):
+@pytest.mark.parametrize("most_rows", [15, MOST_ROWS])
+@pytest.mark.parametrize("num_rows", [1, 13, 60, 130, 180])
+def test_on_a_gpu_a_chunk_has_the_logits_keys_and_values_of_the_networks_forward(
+    monkeypatch, dtype, num_rows, most_rows
+):
+    monkeypatch.setattr(fused_chunk, "MOST_ROWS", most_rows)
     engine = InferenceEngine(small_model(), PACKED, device="cuda", dtype=dtype)
     lengths = [num_rows // 3, num_rows // 2 - num_rows // 3, num_rows - num_rows // 2]
     longest = engine.model.config.max_positions
