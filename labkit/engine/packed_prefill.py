@@ -1,8 +1,9 @@
 """Prompts into the cache in chunks without pads, beside the decode steps (rung 13)."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
 from labkit.engine.prefill import FirstTokens, keep_prompt
@@ -12,13 +13,13 @@ from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
-FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host is ready for more
+FIRST_TOKENS = 2048  # of a chunk that the GPU waits for: while it computes them, the host prepares the next
 
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
 
 
 class PackedPrefill:
-    """Each step launches a chunk of prompt tokens, and reads the first tokens of the chunk before.
+    """Each step launches a chunk of prompt tokens, and reads the first tokens of one launched before it.
 
     Nobody waits: the chunk runs beside the decode step, and while the host reads the tokens of one step, the
     GPU has the next one's work. A request that was admitted is *joining* until its first token is read: see
@@ -41,60 +42,49 @@ class PackedPrefill:
         self._scheduler = scheduler
         self._prefix_cache = prefix_cache
         scheduler.wait_for_chunks = lambda: chunk_step.side.join()
-        self.in_flight: ChunkInFlight | None = None  # launched last
-        self.due: ChunkInFlight | None = None  # launched before that one, and to be read next
+        self.in_flight: deque[ChunkInFlight] = deque()  # launched, the oldest first
+        self.due: ChunkInFlight | None = None  # launched before those, and to be read next
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the next chunk at most.
+        """Tokens of the next chunk at most; 0 if those in flight are enough.
 
         Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
-        there are requests that could run beside each of them.
+        there are requests that could run beside each of them. Where nobody runs, as many as a step may have
+        are in flight; but few in the first chunk, for which the GPU waits.
         """
         config, scheduler = self._scheduler.config, self._scheduler
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
         num_running = len(scheduler.running)
         if not num_running:
-            return most
+            if self.due is None and not self.in_flight:
+                most = min(most, FIRST_TOKENS)
+            return min(most, config.prefill_max_tokens - sum(chunk.num_tokens for chunk in self.in_flight))
+        if self.in_flight:
+            return 0
         num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
         return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
-
-    def _first_tokens(self) -> int:
-        """Tokens at most of a chunk that the GPU waits for: nothing is in flight before it, and nobody runs.
-
-        About half of those that wait, or as many as the largest graph has rows: while the GPU computes them,
-        the host admits and packs the others. All, if the others are too few for a chunk.
-        """
-        joining, step = self._scheduler.joining.values(), self.chunk_step
-        places = min(self._scheduler.config.max_batch_size, step.max_prompts) - len(joining)
-        waiting = islice(self._scheduler.waiting, max(0, places))
-        total = sum(each.num_left for each in joining) + sum(request.num_tokens for request in waiting)
-        half = max(FEWEST_AT_FIRST, total // 2)
-        num_rows = max((size for size in step.graphs if size <= half), default=0)
-        has_others = num_rows > 0 and total - num_rows >= num_rows // 2
-        return num_rows if has_others else step.max_tokens
 
     # --- launches ----------------------------------------------------------------------------------
 
     def launch(self) -> bool:
-        """Admit what fits and launch the next chunk. False: the running requests need not wait for it.
+        """Admit what fits and launch the next chunks. False: the running requests need not wait for them.
 
-        If that fails, all are as before, but for cached prompts that made room.
+        If one fails, all are as before it, but for cached prompts that made room.
         """
         if self.due is None:  # else a step has failed before it was read
-            launched = self._launch_next() if self._scheduler.waiting or self._scheduler.joining else None
-            self.due, self.in_flight = self.in_flight, launched
+            self.due = self.in_flight.popleft() if self.in_flight else None
+            while (room := self.max_tokens) > 0 and (launched := self._launch_next(room)) is not None:
+                self.in_flight.append(launched)
+                if launched.num_tokens < room:  # all that may join are on their way
+                    break
         return False
 
-    def _launch_next(self) -> ChunkInFlight | None:
+    def _launch_next(self, max_tokens: int) -> ChunkInFlight | None:
         started = time.perf_counter()
-        most = self.max_tokens
-        is_waited_for = self.in_flight is None and not self._scheduler.running
-        room = min(most, self._first_tokens()) if is_waited_for else most
-        admitted = self._admit(room)
+        admitted = self._admit(max_tokens)
         try:
-            prompts = self._next_prompts()
-            launched = self._launch(prompts, room if len(prompts) > 1 else most)
+            launched = self._launch(self._next_prompts(), max_tokens)
         except BaseException:
             self._scheduler.put_back(admitted)
             raise
@@ -140,7 +130,7 @@ class PackedPrefill:
     # --- first tokens ------------------------------------------------------------------------------
 
     def read(self) -> FirstTokens:
-        """The first tokens of the chunk launched a step before, which is due.
+        """The first tokens of the chunk that is due, which was launched in a step before.
 
         If reading fails, all who join wait again, for what they have was computed behind it. Prompts are kept
         for others here, and not when they are launched: a finite token says that all before it is.
@@ -150,7 +140,7 @@ class PackedPrefill:
         try:
             return self._read(chunk)
         except BaseException:
-            self.in_flight = None
+            self.in_flight.clear()
             self._scheduler.put_back(list(self._scheduler.joining))
             raise
 
@@ -161,7 +151,7 @@ class PackedPrefill:
     def lost(self) -> list[Request]:
         """The requests that join and whose first token is in no chunk, because of an error after its launch
         or its read."""
-        chunks = [chunk for chunk in (self.due, self.in_flight) if chunk is not None]
+        chunks = [chunk for chunk in (self.due, *self.in_flight) if chunk is not None]
         coming = {each for chunk in chunks for each in chunk.joining}
         joining = self._scheduler.joining.items()
         return [request for request, each in joining if each.is_finished and each not in coming]

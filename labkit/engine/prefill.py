@@ -33,7 +33,7 @@ class PaddedPrefill:
 
     watch_points = ("sample",)
     sample = staticmethod(sample_requests)  # a prompt's first token, on the host
-    in_flight = None  # all is computed within `launch`
+    in_flight = ()  # all is computed within `launch`
 
     def __init__(self, network: Network, scheduler: OnlineScheduler, prefix_cache: Prefixes | None) -> None:
         self._network = network

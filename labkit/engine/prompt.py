@@ -1,8 +1,11 @@
 """From prompts to token ids, reading hardly more of any input than the model has positions for."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
 from itertools import islice, repeat
+
+import numpy as np
 
 from labkit.checks import shown, whole
 from labkit.engine.sampling import SamplingParams
@@ -36,7 +39,7 @@ class Limits:
         token_ids = token_ids_of(prompt, max_new_tokens, tokenizer, self.max_positions)
         if not token_ids:
             raise RequestError("the prompt is empty; give it at least one token")
-        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+        if not are_below(token_ids, self.vocab_size):
             strange = next(token_id for token_id in token_ids if not 0 <= token_id < self.vocab_size)
             raise RequestError(
                 f"token id {shown(strange)} is not in the vocabulary (0 to {self.vocab_size - 1})"
@@ -68,7 +71,7 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
         if is_sized:
             check_length(size_of("the prompt", prompt), max_new_tokens, limit)
         token_ids = first_of("the prompt", prompt, limit)
-        if set(map(type, token_ids)) != {int}:  # as a rule they are, and a long prompt has many
+        if list(map(type, token_ids)).count(int) < len(token_ids):  # as a rule all are, and there are many
             token_ids = tuple(map(as_token_id, token_ids))
         is_all = is_sized or len(token_ids) < limit
     check_length(len(token_ids), max_new_tokens, limit, is_all)
@@ -110,6 +113,18 @@ def as_token_id(value: object) -> int:
     if token_id is None:
         raise RequestError(f"token id {shown(value)} is not a whole number")
     return token_id
+
+
+def are_below(token_ids: tuple[int, ...], limit: int) -> bool:
+    """Whether all token ids, of which there is one at least, are from 0 to limit - 1.
+
+    NumPy finds the largest of many in a third of the time of Python's `min` and `max`.
+    """
+    try:
+        numbers = np.frombuffer(array("Q", token_ids), np.uint64)
+    except OverflowError:  # one is negative, or has more than 64 bits
+        return False
+    return int(numbers.max()) < limit
 
 
 def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool = True) -> None:
@@ -168,7 +183,7 @@ def first_of(name: str, items: Iterable, limit: int) -> tuple:
     """The first items, `limit` at most; any error that iterating them raises becomes a RequestError that
     names `name`."""
     try:
-        return tuple(islice(items, limit))
+        return tuple(items[:limit] if isinstance(items, list | tuple) else islice(items, limit))
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error
 

@@ -38,8 +38,12 @@ def packed_engine(parts=None, **settings):
     return make_engine(options=PACKED, parts=parts, **settings)
 
 
-def in_chunks_of(num_tokens, **settings):
-    return packed_engine(prefill_max_tokens=num_tokens, prefill_chunk_tokens=num_tokens, **settings)
+def in_chunks_of(num_tokens, num_ahead=1, **settings):
+    """num_ahead: chunks in flight at most while nobody runs, as if graphs had no more rows."""
+    budgets = {"prefill_max_tokens": num_tokens * num_ahead, "prefill_chunk_tokens": num_tokens}
+    engine = packed_engine(**budgets, **settings)
+    engine.prefill.chunk_step.max_tokens = num_tokens
+    return engine
 
 
 def record_chunks(engine):
@@ -162,61 +166,31 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
     assert engine.prefill.max_tokens == min(10, expected)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [
-        ([1500, 547], 100_000),
-        ([1500, 1500], 100_000),  # too few would be left for a chunk
-        ([1500, 1572], 2048),
-        ([1500, 4500], 2048),  # the largest graph of no more than 3,000 rows
-        ([512] * 7, 2048),
-        ([512] * 40, 2048),  # of which 8 can run
-        ([1024] * 8, 4096),
-        ([9000] * 8, 8192),
-    ],
-)
-def test_the_first_chunk_of_several_prompts_has_half_or_a_graph_so_that_the_gpu_begins(lengths, expected):
-    prefill = packed_engine(prefix_cache=False).prefill
-    prefill.chunk_step.max_tokens, prefill.chunk_step.graphs = 100_000, (16, 1024, 2048, 4096, 8192)
-    prefill._scheduler.waiting = [SimpleNamespace(num_tokens=length) for length in lengths]
-    assert prefill._first_tokens() == expected
-    prefill.chunk_step.graphs = ()
-    assert prefill._first_tokens() == 100_000
-
-
-def first_chunks(engine, prompts):
-    """Tokens of each prompt in each chunk of these prompts, of one answer token each."""
-    engine.prefill.chunk_step.graphs = (4, 8, 16, 32)
+def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
+    engine = in_chunks_of(8, num_ahead=3, prefix_cache=False)
     counts = record_chunks(engine)
-    made = engine.generate(prompts, GREEDY)
-    assert [c.token_ids for c in made] == [tuple(tokens_alone(prompt, GREEDY)) for prompt in prompts]
-    return counts
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]  # 41 tokens
+    assert not list(engine.step())
+    assert counts == [[3, 5], [8], [6, 2]]
+    outputs = list(engine.step())  # reads the first, and launches one for it: nobody runs yet
+    assert [output.request_id for output in outputs] == [ids[0]]
+    assert counts[3:] == [[4, 1, 3]]
+    outputs += engine.step()
+    assert len(counts) == 4 and len(engine.prefill.in_flight) == 2  # somebody runs, and needs no more
+    handed_out = tokens_by_request(outputs + run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED
+    assert_no_block_is_lost(engine)
 
 
-def test_a_prompt_that_nobody_can_be_packed_beside_is_not_cut(monkeypatch):
-    """By itself, because a chunk has one prompt, or because the others wait for what they begin with."""
-    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
-    assert first_chunks(packed_engine(prefix_cache=False, prefill_max_tokens=64), [LONG]) == [[30]]
-    alone = packed_engine(prefix_cache=False, prefill_max_tokens=64, prefill_max_batch_size=1)
-    assert first_chunks(alone, [LONG, LONG[1:]]) == [[30], [29]]
-    sharing = make_engine(options=LADDER["14"].options, prefill_max_tokens=64)
-    assert first_chunks(sharing, [LONG, (*LONG, 1), (*LONG, 2)]) == [[30], [3, 3]]
-
-
-def test_of_what_a_first_chunk_has_room_for_cached_tokens_are_no_part(monkeypatch):
-    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
-    engine = make_engine(options=LADDER["14"].options, prefill_max_tokens=64)
-    engine.generate([LONG], GREEDY)
-    assert first_chunks(engine, [(*LONG, token) for token in (1, 2, 3)]) == [[3, 3, 3]]
-
-
-def test_a_first_chunk_that_has_half_changes_no_token(monkeypatch):
-    monkeypatch.setattr(packed_prefill, "FEWEST_AT_FIRST", 4)
-    engine = packed_engine(prefill_max_tokens=64, prefix_cache=False)
-    engine.prefill.chunk_step.graphs = (4, 8, 16, 32)
+def test_chunks_that_are_launched_ahead_have_no_more_tokens_together_than_a_step():
+    engine = in_chunks_of(8, num_ahead=3, prefix_cache=False)
+    engine.scheduler.config = replace(engine.scheduler.config, prefill_max_tokens=19)
     counts = record_chunks(engine)
-    assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
-    assert counts == [[3, 13], [6, 2, 4, 1, 12]]  # 16 of 41 tokens, and the others
+    ids = [engine.add_request(prompt, GREEDY) for prompt in (LONG, (1, 2))]
+    engine.step()
+    assert counts == [[8], [8], [3]]
+    handed_out = tokens_by_request(run(engine))
+    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, GREEDY) for prompt in (LONG, (1, 2))]
 
 
 def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
@@ -300,8 +274,9 @@ def books(engine):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 3])
-def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num_steps):
-    engine = in_chunks_of(8, prefix_cache=False)
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num_steps, num_ahead):
+    engine = in_chunks_of(8, num_ahead, prefix_cache=False)
     ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
     outputs = [output for _ in range(num_steps) for output in engine.step()]
     owner, name = PLACES[place](engine)
@@ -328,8 +303,11 @@ def test_a_chunk_whose_launch_fails_leaves_all_as_before(monkeypatch, place, num
 @pytest.mark.slow
 @pytest.mark.parametrize("at_call", range(3))
 @pytest.mark.parametrize("prefix_cache", [False, True])
-def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(monkeypatch, at_call, prefix_cache):
-    engine = in_chunks_of(8, prefix_cache=prefix_cache)
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(
+    monkeypatch, at_call, prefix_cache, num_ahead
+):
+    engine = in_chunks_of(8, num_ahead, prefix_cache=prefix_cache)
     ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
     monkeypatch.setattr(ChunkInFlight, "read", failing(ChunkInFlight.read, at_call))
     outputs = []

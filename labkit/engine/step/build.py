@@ -1,7 +1,6 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback, prefill."""
 
 import sys
-from collections.abc import Sequence
 
 import torch
 
@@ -242,16 +241,15 @@ def build_chunk_step(
         head = padded_head(network.lm_head.weight.detach())
         chunk_step = ChunkStep(network, attention, layout, head)
     launched: LaunchedChunkStep = chunk_step
-    graphs: Sequence[int] = ()
     if options.launch == "graph" and device.type == "cuda":  # plain attention was refused before
         launched = GraphedChunkStep(chunk_step, max_tokens, device)
-        graphs = launched.buckets
+        max_tokens = launched.max_tokens
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), layout, device)
     if device.type == "cuda":
         logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
         numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
         sampler.warm_up(logits, numbers)
-    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side, graphs)
+    return ResidentChunkStep(launched, sampler, layout, kv_manager, max_tokens, side)
 
 
 def build_device_step(

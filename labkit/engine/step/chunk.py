@@ -165,16 +165,14 @@ class ResidentChunkStep:
         kv_manager: KVBlockManager,
         max_tokens: int,
         side: SideStream | NoSide = NO_SIDE,
-        graphs: Sequence[int] = (),
     ) -> None:
-        """max_tokens: of a chunk at most. side: what a chunk is launched in. graphs: the numbers of rows that
-        have one."""
+        """max_tokens: of a chunk at most. side: what a chunk is launched in."""
         device = kv_manager.k_cache.device
         self.side = side
         self.device_step: Any = device_step
         self.sampler = sampler
         self.layout = layout
-        self.max_tokens, self.graphs = max_tokens, graphs
+        self.max_tokens = max_tokens
         self.max_prompts = layout.max_prompts
         self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device)

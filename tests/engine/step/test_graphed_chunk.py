@@ -14,36 +14,18 @@ from triton_marks import needs_triton
 from labkit import LADDER, SamplingParams
 from labkit.engine.step import graphed
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.graphed_chunk import GraphedChunkStep, most_rows, row_buckets
+from labkit.engine.step.graphed_chunk import GraphedChunkStep, row_buckets
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 10**9])
-@pytest.mark.parametrize("most", [2048, 8192])
-def test_row_buckets_rise_from_16_to_the_largest_chunk_or_graph(max_tokens, most):
-    buckets = row_buckets(max_tokens, most)
+@pytest.mark.parametrize(("capability", "most"), [((9, 0), 8192), ((8, 0), 2048)])
+def test_row_buckets_rise_from_16_to_the_largest_chunk_or_graph(monkeypatch, max_tokens, capability, most):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    buckets = row_buckets(max_tokens, torch.device("cuda"))
     assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, most))
     assert all(smaller < larger <= 1.5 * smaller for smaller, larger in pairwise(buckets))
-
-
-def network(weights_of_layer=10**8, num_ranks=1):
-    config = SimpleNamespace(num_matrix_weights=12 * weights_of_layer, num_layers=12)
-    return SimpleNamespace(ranks=SimpleNamespace(size=num_ranks), config=config)
-
-
-@pytest.mark.parametrize(
-    ("weights", "num_ranks", "capability", "most"),
-    [
-        (12_000_000, 1, (9, 0), 8192),
-        (12_000_001, 1, (9, 0), 2048),
-        (12_000_000, 2, (9, 0), 2048),  # each rank has another part
-        (12_000_000, 1, (8, 0), 2048),
-    ],
-)
-def test_a_small_models_graphs_have_more_rows(monkeypatch, weights, num_ranks, capability, most):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert most_rows(network(weights, num_ranks), torch.device("cuda")) == most
 
 
 class FakeChunkStep:
@@ -53,7 +35,6 @@ class FakeChunkStep:
         self.cuda = cuda
         self.layout = ChunkLayout(max_prompts=2, max_blocks=3)
         self.attention = None
-        self.network = network()
         self.runs = []
 
     def room(self, num_rows):
@@ -79,18 +60,16 @@ def fake(monkeypatch):
 
 def test_a_graph_of_each_bucket_is_captured_when_it_is_made_with_nothing_but_pads(fake):
     step = GraphedChunkStep(fake, 50, CPU)
-    assert step.buckets == [16, 24, 32, 48, 50]
+    assert step.buckets == [16, 24, 32, 48, 50] and step.max_tokens == 50
     captured = [size for size, is_capturing, _ in fake.runs if is_capturing]
     assert captured == [fake.layout.size(bucket) for bucket in (50, 48, 32, 24, 16)]
     assert not any(has_numbers for *_, has_numbers in fake.runs)
     assert step.attention is fake.attention and step.layout is fake.layout
 
 
-@pytest.mark.parametrize(("max_tokens", "num_ranks", "is_run"), [(2048, 1, 0), (5000, 1, 1), (5000, 2, 0)])
-def test_what_a_longer_chunk_launches_is_run_once_when_it_is_made(fake, max_tokens, num_ranks, is_run):
-    fake.network.ranks.size = num_ranks
-    GraphedChunkStep(fake, max_tokens, CPU)
-    assert fake.runs.count((fake.layout.size(2049), False, False)) == is_run
+def test_chunks_have_no_more_tokens_than_the_largest_graph_has_rows(fake):
+    assert GraphedChunkStep(fake, 10_000, CPU).max_tokens == 2048
+    assert GraphedChunkStep(fake, 3, CPU).max_tokens == 3  # padded to 16
 
 
 def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_own(fake):
@@ -104,16 +83,6 @@ def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_ow
     assert numbers.data_ptr() == step.numbers.data_ptr()
     assert logits is output and logits.tolist() == [numbers[-4:].tolist()]
     assert step.likeliest_left() is likeliest
-
-
-def test_a_chunk_larger_than_all_graphs_is_launched_kernel_by_kernel(fake):
-    step = GraphedChunkStep(fake, 10_000, CPU)
-    del fake.runs[:]
-    assert step.buckets[-1] == 2048 and step.num_rows(2049) == 2049
-    numbers = step.room(2049).fill_(1)
-    step(numbers)
-    assert fake.runs == [(len(numbers), False, True)]
-    assert step.likeliest_left() is None
 
 
 @pytest.mark.cuda
