@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
 from labkit.engine.prefill import FirstTokens, keep_prompt
@@ -13,7 +13,7 @@ from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
-FIRST_TOKENS = 2048  # of a chunk that the GPU waits for: while it computes them, the host prepares the next
+FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host has the next one
 
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
 
@@ -51,19 +51,25 @@ class PackedPrefill:
 
         Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
         there are requests that could run beside each of them. Where nobody runs, as many as a step may have
-        are in flight; but few in the first chunk, for which the GPU waits.
+        are in flight; but the first chunk, for which the GPU waits, has about half of those that wait.
         """
         config, scheduler = self._scheduler.config, self._scheduler
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
         num_running = len(scheduler.running)
         if not num_running:
             if self.due is None and not self.in_flight:
-                most = min(most, FIRST_TOKENS)
+                most = min(most, self._first_tokens(most))
             return min(most, config.prefill_max_tokens - sum(chunk.num_tokens for chunk in self.in_flight))
         if self.in_flight:
             return 0
         num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
         return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
+
+    def _first_tokens(self, most: int) -> int:
+        """Half of the tokens that wait, rounded up to the rows of a graph, so that there are no pads."""
+        waiting = islice(self._scheduler.waiting, self._scheduler.config.max_batch_size)
+        half = sum(request.num_tokens for request in waiting) // 2
+        return self.chunk_step.num_rows(min(most, max(half, FEWEST_AT_FIRST)))
 
     # --- launches ----------------------------------------------------------------------------------
 

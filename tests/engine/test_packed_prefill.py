@@ -158,7 +158,7 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
         config=engine.scheduler.config,  # of 8 together
         running=dict.fromkeys(range(num_running)),
         joining={},
-        waiting=dict.fromkeys(range(num_waiting)),
+        waiting=[SimpleNamespace(num_tokens=5)] * num_waiting,
     )
     engine.prefill._scheduler = scheduler
     assert engine.prefill.max_tokens == expected
@@ -180,6 +180,25 @@ def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == EXPECTED
     assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [
+        ([3000], 2048),
+        ([1000] * 4, 2048),
+        ([1000] * 6, 3072),  # half are 3,000, and the graph has 3,072 rows
+        ([1000] * 40, 4096),  # 8 may run
+        ([9000] * 8, 8192),
+    ],
+)
+def test_the_first_chunk_has_half_of_the_tokens_that_wait_and_no_pad(lengths, expected):
+    engine = packed_engine(prefix_cache=False, prefill_max_tokens=10_000)
+    engine.prefill.chunk_step.max_tokens = 8192
+    graphs = (1536, 2048, 3072, 4096, 6144, 8192)
+    engine.prefill.chunk_step.num_rows = lambda n: next(size for size in graphs if size >= n)
+    engine.prefill._scheduler.waiting = [SimpleNamespace(num_tokens=length) for length in lengths]
+    assert engine.prefill.max_tokens == expected
 
 
 def test_chunks_that_are_launched_ahead_have_no_more_tokens_together_than_a_step():

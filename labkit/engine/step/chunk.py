@@ -176,13 +176,13 @@ class ResidentChunkStep:
         self.max_prompts = layout.max_prompts
         self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device)
-        self._num_rows, self._room = device_step.num_rows, device_step.room
+        self.num_rows, self._room = device_step.num_rows, device_step.room
 
     def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:
         """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
         first tokens of those that it finishes."""
         num_tokens = len(chunk.token_ids)
-        num_rows = self._num_rows(num_tokens) if num_tokens else 0
+        num_rows = self.num_rows(num_tokens) if num_tokens else 0
         numbers = self.layout.pack(chunk, joining, num_rows)
         with self.side:
             there = numbers[: self.layout.size_up_to(num_rows, len(joining))]
