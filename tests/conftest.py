@@ -53,9 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
     if config.pluginmanager.hasplugin("nbval"):
         import dead_kernels
+        import forked_kernels
         import new_reader
 
         dead_kernels.install()
+        forked_kernels.install()
         new_reader.install()
 
 
