@@ -73,7 +73,8 @@ class SchedulerConfig:
     """How many requests run together, and which of those that wait is admitted next.
 
     max_batch_size: requests decoded together at most. None: 256 on a GPU, 32 on a CPU.
-    prefill_max_batch_size: requests admitted in one step at most. None: max_batch_size.
+    prefill_max_batch_size: requests admitted in one step at most, or, from rung 13 on, prompts in one
+        chunk. None: max_batch_size.
     prefill_max_tokens: prompt tokens computed in one step at most; a prompt that is longer is
         admitted alone. (From rung 13 on it takes several steps.) None: 2,048 on a CPU; on a GPU up to
         32,768, as the memory beside weights and pool allows.

@@ -10,6 +10,7 @@ from labkit.engine.prefill import FirstTokens, keep_prompt
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining, OnlineScheduler
 from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
+from labkit.engine.step.staging import NUM_BUFFERS
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
@@ -50,26 +51,31 @@ class PackedPrefill:
         """Tokens of the next chunk at most; 0 if those in flight are enough.
 
         Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
-        there are requests that could run beside each of them. Where nobody runs, as many as a step may have
-        are in flight; but the first chunk, for which the GPU waits, has about half of those that wait.
+        there are requests that could run beside each of them. Where nobody runs, more chunks follow while a
+        step's tokens have room for whole ones.
         """
         config, scheduler = self._scheduler.config, self._scheduler
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
         num_running = len(scheduler.running)
-        if not num_running:
-            if self.due is None and not self.in_flight:
-                most = min(most, self._first_tokens(most))
-            return min(most, config.prefill_max_tokens - sum(chunk.num_tokens for chunk in self.in_flight))
-        if self.in_flight:
-            return 0
-        num_wanted = min(config.max_batch_size - num_running, len(scheduler.waiting) + len(scheduler.joining))
-        return min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
+        if num_running:
+            num_free = config.max_batch_size - num_running
+            num_wanted = min(num_free, len(scheduler.waiting) + len(scheduler.joining))
+            most = min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
+        if not self.in_flight:
+            return most if num_running or self.due else self._first_tokens(most)
+        num_launched = sum(chunk.num_tokens for chunk in self.in_flight)
+        has_room = len(self.in_flight) < NUM_BUFFERS and num_launched + most <= config.prefill_max_tokens
+        return most if has_room and not num_running else 0
 
     def _first_tokens(self, most: int) -> int:
-        """Half of the tokens that wait, rounded up to the rows of a graph, so that there are no pads."""
-        waiting = islice(self._scheduler.waiting, self._scheduler.config.max_batch_size)
+        """Tokens at most of a chunk that the GPU waits for: half of those that several prompts have, rounded
+        up to the rows of a graph. While it computes them, the host prepares the others. All, if they are few.
+        """
+        waiting = list(islice(self._scheduler.waiting, self._scheduler.config.max_batch_size))
         half = sum(request.num_tokens for request in waiting) // 2
-        return self.chunk_step.num_rows(min(most, max(half, FEWEST_AT_FIRST)))
+        if len(waiting) < 2 or half < FEWEST_AT_FIRST:
+            return most
+        return self.chunk_step.num_rows(min(most, half))
 
     # --- launches ----------------------------------------------------------------------------------
 
@@ -82,8 +88,6 @@ class PackedPrefill:
             self.due = self.in_flight.popleft() if self.in_flight else None
             while (room := self.max_tokens) > 0 and (launched := self._launch_next(room)) is not None:
                 self.in_flight.append(launched)
-                if launched.num_tokens < room:  # all that may join are on their way
-                    break
         return False
 
     def _launch_next(self, max_tokens: int) -> ChunkInFlight | None:

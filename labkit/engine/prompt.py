@@ -183,7 +183,7 @@ def first_of(name: str, items: Iterable, limit: int) -> tuple:
     """The first items, `limit` at most; any error that iterating them raises becomes a RequestError that
     names `name`."""
     try:
-        return tuple(items[:limit] if isinstance(items, list | tuple) else islice(items, limit))
+        return tuple(items[:limit] if type(items) in (list, tuple) else islice(items, limit))
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error
 

@@ -35,6 +35,10 @@ class Ranks:
         """Every rank's x [B, V], beside each other in the order of ranks: [B, size * V]."""
         return x
 
+    def least(self, number: int) -> int:
+        """The least of every rank's number."""
+        return number
+
     def peer_sum(self, width: int, dtype: torch.dtype) -> PeerSum | None:
         """A way to sum rows of this width that is faster than `sum`, if there is one; made by all ranks
         together, for launches that follow each other."""

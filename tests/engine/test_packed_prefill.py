@@ -175,18 +175,35 @@ def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
     outputs = list(engine.step())  # reads the first, and launches one for it: nobody runs yet
     assert [output.request_id for output in outputs] == [ids[0]]
     assert counts[3:] == [[4, 1, 3]]
-    outputs += engine.step()
-    assert len(counts) == 4 and len(engine.prefill.in_flight) == 2  # somebody runs, and needs no more
+    for num_ahead in (2, 1, 1):  # who runs waits for no more than one beside the one that is read
+        outputs += engine.step()
+        assert len(engine.prefill.in_flight) == num_ahead
+    assert counts[4:] == [[8]]
     handed_out = tokens_by_request(outputs + run(engine))
     assert [handed_out[i] for i in ids] == EXPECTED
     assert_no_block_is_lost(engine)
 
 
+@pytest.mark.parametrize(("num_tokens", "chunks"), [(15, [8]), (16, [8, 8]), (19, [8, 8]), (99, [8] * 4)])
+def test_whole_chunks_are_ahead_as_a_steps_tokens_and_the_buffers_have_room(num_tokens, chunks):
+    engine = in_chunks_of(8, prefix_cache=False)
+    engine.scheduler.config = replace(engine.scheduler.config, prefill_max_tokens=num_tokens)
+    counts = record_chunks(engine)
+    prompts = [tuple(range(100, 109)), tuple(range(53))]
+    ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
+    engine.step()
+    assert [sum(each) for each in counts] == chunks
+    handed_out = tokens_by_request(run(engine))
+    assert [sum(each) for each in counts] == [8] * 7 + [6]  # 62 tokens, and no crumbs
+    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, GREEDY) for prompt in prompts]
+
+
 @pytest.mark.parametrize(
     ("lengths", "expected"),
     [
-        ([3000], 2048),
-        ([1000] * 4, 2048),
+        ([9000], 8192),
+        ([2000] * 2, 8192),  # half is not worth a chunk of its own
+        ([1024] * 4, 2048),
         ([1000] * 6, 3072),  # half are 3,000, and the graph has 3,072 rows
         ([1000] * 40, 4096),  # 8 may run
         ([9000] * 8, 8192),
@@ -194,22 +211,14 @@ def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
 )
 def test_the_first_chunk_has_half_of_the_tokens_that_wait_and_no_pad(lengths, expected):
     engine = packed_engine(prefix_cache=False, prefill_max_tokens=10_000)
-    engine.prefill.chunk_step.max_tokens = 8192
+    prefill = engine.prefill
+    prefill.chunk_step.max_tokens = 8192
     graphs = (1536, 2048, 3072, 4096, 6144, 8192)
-    engine.prefill.chunk_step.num_rows = lambda n: next(size for size in graphs if size >= n)
-    engine.prefill._scheduler.waiting = [SimpleNamespace(num_tokens=length) for length in lengths]
-    assert engine.prefill.max_tokens == expected
-
-
-def test_chunks_that_are_launched_ahead_have_no_more_tokens_together_than_a_step():
-    engine = in_chunks_of(8, num_ahead=3, prefix_cache=False)
-    engine.scheduler.config = replace(engine.scheduler.config, prefill_max_tokens=19)
-    counts = record_chunks(engine)
-    ids = [engine.add_request(prompt, GREEDY) for prompt in (LONG, (1, 2))]
-    engine.step()
-    assert counts == [[8], [8], [3]]
-    handed_out = tokens_by_request(run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, GREEDY) for prompt in (LONG, (1, 2))]
+    prefill.chunk_step.num_rows = lambda n: next(size for size in graphs if size >= n)
+    prefill._scheduler.waiting = [SimpleNamespace(num_tokens=length) for length in lengths]
+    assert prefill.max_tokens == expected
+    prefill.due = SimpleNamespace()  # so the GPU has work
+    assert prefill.max_tokens == 8192
 
 
 def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
@@ -342,9 +351,10 @@ def test_first_tokens_that_cannot_be_read_put_all_who_join_back_in_order(
     assert_no_block_is_lost(engine)
 
 
-def test_a_chunk_behind_first_tokens_that_cannot_be_read_counts_for_nothing(monkeypatch):
-    """Both chunks are given up, and their prompts are computed again: only that is counted."""
-    engine = in_chunks_of(8, prefix_cache=False)
+@pytest.mark.parametrize(("num_ahead", "num_lost"), [(1, 16), (3, 32)])
+def test_chunks_behind_first_tokens_that_cannot_be_read_count_for_nothing(monkeypatch, num_ahead, num_lost):
+    """All chunks are given up, and their prompts are computed again: only that is counted."""
+    engine = in_chunks_of(8, num_ahead, prefix_cache=False)
     counts = record_chunks(engine)
     for each in zip(PROMPTS, EACH_PARAMS, strict=True):
         engine.add_request(*each)
@@ -352,9 +362,10 @@ def test_a_chunk_behind_first_tokens_that_cannot_be_read_counts_for_nothing(monk
     engine.step()
     with pytest.raises(Boom):
         engine.step()
+    assert not engine.prefill.in_flight
     run(engine)
     num_prompt_tokens = sum(map(len, PROMPTS))
-    assert sum(map(sum, counts)) == 8 + 8 + num_prompt_tokens
+    assert sum(map(sum, counts)) == num_lost + num_prompt_tokens
     assert engine.stats().counters.prefill_tokens == num_prompt_tokens
 
 

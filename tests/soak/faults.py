@@ -107,6 +107,9 @@ class Trial:
             cache=schedule.cache,
             scheduler=schedule.scheduler,
         )
+        step, budget = getattr(self.engine.prefill, "chunk_step", None), schedule.scheduler.prefill_max_tokens
+        if step is not None and budget is not None and budget % 3 == 0:  # so that several chunks are in flight
+            step.max_tokens = -(-step.max_tokens // 4)
         self.points = fault_points(self.engine)  # before one is planted that hides another
         asked = [which_request(number) for move, number in schedule.moves if move in ("add", "open")]
         for request in (*asked, OF_A_FULL_BATCH):  # before one is planted in a part that all engines share

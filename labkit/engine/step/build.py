@@ -27,7 +27,7 @@ from labkit.engine.step.fused import (
 )
 from labkit.engine.step.fused_chunk import ChunkLayers, FusedChunkStep
 from labkit.engine.step.graphed import GraphedStep
-from labkit.engine.step.graphed_chunk import GraphedChunkStep
+from labkit.engine.step.graphed_chunk import GraphedChunkStep, most_rows
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import NUM_LANES, Lane, halves_gain
 from labkit.engine.step.resident import ResidentDecodeStep
@@ -242,8 +242,8 @@ def build_chunk_step(
         chunk_step = ChunkStep(network, attention, layout, head)
     launched: LaunchedChunkStep = chunk_step
     if options.launch == "graph" and device.type == "cuda":  # plain attention was refused before
+        max_tokens = network.ranks.least(min(max_tokens, most_rows(device)))  # their GPUs may differ
         launched = GraphedChunkStep(chunk_step, max_tokens, device)
-        max_tokens = launched.max_tokens
     sampler = FirstTokenSampler(build_sampler(parts, on_triton), layout, device)
     if device.type == "cuda":
         logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)

@@ -18,7 +18,7 @@ from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
-from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
+from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import HeadTransform, PackedRows
 from labkit.kvcache import KVBlockManager
 from labkit.model import Network
@@ -175,7 +175,7 @@ class ResidentChunkStep:
         self.max_tokens = max_tokens
         self.max_prompts = layout.max_prompts
         self.staging = PinnedStaging(layout.size(device_step.num_rows(max_tokens)), device)
-        self.pinned_tokens = PinnedTokens(layout.max_prompts, device)
+        self.pinned_tokens = PinnedTokens(layout.max_prompts, device, NUM_BUFFERS + 1)  # one is due
         self.num_rows, self._room = device_step.num_rows, device_step.room
 
     def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:

@@ -18,11 +18,14 @@ MOST_ROWS_ON_HOPPER = 8192  # where graphs of 4,096 were measured to be slower
 CapturedChunk = tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]
 
 
-def row_buckets(max_tokens: int, device: torch.device) -> list[int]:
+def most_rows(device: torch.device) -> int:
+    """Rows of a graph at most, and so of a chunk."""
+    return MOST_ROWS_ON_HOPPER if is_hopper(device) else MOST_ROWS
+
+
+def row_buckets(max_tokens: int) -> list[int]:
     """The numbers of rows that have a graph, rising, for chunks of so many tokens at most."""
-    most = MOST_ROWS_ON_HOPPER if is_hopper(device) else MOST_ROWS
-    most = max(min(max_tokens, most), FEWEST_ROWS)
-    return [size for size in batch_buckets(most) if size >= FEWEST_ROWS]
+    return [size for size in batch_buckets(max(max_tokens, FEWEST_ROWS)) if size >= FEWEST_ROWS]
 
 
 class GraphedChunkStep:
@@ -33,11 +36,10 @@ class GraphedChunkStep:
     """
 
     def __init__(self, chunk_step: ChunkStep, max_tokens: int, device: torch.device) -> None:
-        """max_tokens: that a chunk may have; if they are more than a graph has, as many as that."""
+        """max_tokens: of a chunk at most."""
         self.chunk_step = chunk_step
         self.layout, self.attention = chunk_step.layout, chunk_step.attention
-        self.buckets = row_buckets(max_tokens, device)
-        self.max_tokens = min(max_tokens, self.buckets[-1])
+        self.buckets = row_buckets(max_tokens)
         self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
         self.graphs: dict[int, CapturedChunk] = {}
         self._likeliest: Tensor | None = None  # that the last call has left

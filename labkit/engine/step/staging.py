@@ -7,8 +7,9 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-# A decode step sends once at most, behind a step that may still run: there is always one to write. (One that
-# verifies drafts sends each new text by itself, and may have to wait.)
+# A decode step sends once at most, behind a step that may still run, and no more chunks are in flight than
+# there are buffers: there is always one to write. (A step that verifies drafts sends each new text by itself,
+# and may have to wait.)
 NUM_BUFFERS = 4
 
 
@@ -48,19 +49,21 @@ class PinnedStaging:
 class PinnedTokens:
     """Copies a step's token ids to the host, which waits for them only when it reads them.
 
-    A pinned buffer belongs to its copy until that is read or gone: two take turns, and one is added for each
+    A pinned buffer belongs to its copy until that is read or gone: they take turns, and one is added for each
     copy that a failed step has left behind.
     """
 
     watch_points = ("start_copy",)
 
-    def __init__(self, size: int, device: torch.device) -> None:
-        """size: tokens copied at most in one go."""
+    def __init__(self, size: int, device: torch.device, num_buffers: int = 2) -> None:
+        """size: tokens copied at most in one go. num_buffers: copies that are not read at most."""
         self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
         self._size = size
         self._device = device
-        self.buffers = [pinned_numbers(size, device) for _ in range(2)]
-        self._copies: list[Callable[[], TokenCopy | None]] = [no_copy, no_copy]  # the last to each buffer
+        self.buffers = [pinned_numbers(size, device) for _ in range(num_buffers)]
+        self._copies: list[Callable[[], TokenCopy | None]] = [
+            no_copy
+        ] * num_buffers  # the last to each buffer
         self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":

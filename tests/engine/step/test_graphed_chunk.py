@@ -14,18 +14,22 @@ from triton_marks import needs_triton
 from labkit import LADDER, SamplingParams
 from labkit.engine.step import graphed
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.graphed_chunk import GraphedChunkStep, row_buckets
+from labkit.engine.step.graphed_chunk import GraphedChunkStep, most_rows, row_buckets
 
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 10**9])
-@pytest.mark.parametrize(("capability", "most"), [((9, 0), 8192), ((8, 0), 2048)])
-def test_row_buckets_rise_from_16_to_the_largest_chunk_or_graph(monkeypatch, max_tokens, capability, most):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    buckets = row_buckets(max_tokens, torch.device("cuda"))
-    assert buckets[0] == 16 and buckets[-1] == max(16, min(max_tokens, most))
+@pytest.mark.parametrize("max_tokens", [1, 15, 16, 17, 100, 256, 1000, 2048, 5000, 8192])
+def test_row_buckets_rise_from_16_to_the_largest_chunk(max_tokens):
+    buckets = row_buckets(max_tokens)
+    assert buckets[0] == 16 and buckets[-1] == max(16, max_tokens)
     assert all(smaller < larger <= 1.5 * smaller for smaller, larger in pairwise(buckets))
+
+
+@pytest.mark.parametrize(("capability", "most"), [((9, 0), 8192), ((8, 0), 2048), ((10, 0), 2048)])
+def test_graphs_have_more_rows_on_hopper(monkeypatch, capability, most):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert most_rows(torch.device("cuda")) == most
 
 
 class FakeChunkStep:
@@ -60,16 +64,11 @@ def fake(monkeypatch):
 
 def test_a_graph_of_each_bucket_is_captured_when_it_is_made_with_nothing_but_pads(fake):
     step = GraphedChunkStep(fake, 50, CPU)
-    assert step.buckets == [16, 24, 32, 48, 50] and step.max_tokens == 50
+    assert step.buckets == [16, 24, 32, 48, 50]
     captured = [size for size, is_capturing, _ in fake.runs if is_capturing]
     assert captured == [fake.layout.size(bucket) for bucket in (50, 48, 32, 24, 16)]
     assert not any(has_numbers for *_, has_numbers in fake.runs)
     assert step.attention is fake.attention and step.layout is fake.layout
-
-
-def test_chunks_have_no_more_tokens_than_the_largest_graph_has_rows(fake):
-    assert GraphedChunkStep(fake, 10_000, CPU).max_tokens == 2048
-    assert GraphedChunkStep(fake, 3, CPU).max_tokens == 3  # padded to 16
 
 
 def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_own(fake):
@@ -102,7 +101,8 @@ def test_on_a_gpu_chunks_give_the_tokens_of_rung_12(tiny, num_tokens, is_drawn):
         made.append(tokens_of(engine.generate(prompts, params)))
         assert_no_block_is_lost(engine)
     assert made[1] == made[0]
-    assert isinstance(engine.prefill.chunk_step.device_step, GraphedChunkStep)
+    step = engine.prefill.chunk_step
+    assert isinstance(step.device_step, GraphedChunkStep) and step.max_tokens == num_tokens
 
 
 @pytest.mark.cuda
