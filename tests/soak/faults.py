@@ -108,7 +108,7 @@ class Trial:
             scheduler=schedule.scheduler,
         )
         step, budget = getattr(self.engine.prefill, "chunk_step", None), schedule.scheduler.prefill_max_tokens
-        if step is not None and budget is not None and budget % 3 == 0:  # so that several chunks are in flight
+        if step is not None and budget is not None and budget % 3 == 0:  # so that several are in flight
             step.max_tokens = -(-step.max_tokens // 4)
         self.points = fault_points(self.engine)  # before one is planted that hides another
         asked = [which_request(number) for move, number in schedule.moves if move in ("add", "open")]
