@@ -61,9 +61,8 @@ class PinnedTokens:
         self._size = size
         self._device = device
         self.buffers = [pinned_numbers(size, device) for _ in range(num_buffers)]
-        self._copies: list[Callable[[], TokenCopy | None]] = [
-            no_copy
-        ] * num_buffers  # the last to each buffer
+        # The last copy to each buffer.
+        self._copies: list[Callable[[], TokenCopy | None]] = [no_copy] * num_buffers
         self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":
