@@ -1,7 +1,6 @@
 """How long a fused product takes with a tile: on a GPU, over so many weights that its cache holds no two."""
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -129,13 +128,13 @@ class GpuTileBench:
         check_triton()  # which sets itself up in its first launch, and not for several threads at once
         self._threads = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1))
 
-    def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
-        """Launch each once, from several threads: compiling is most of it. What is not done by `until`, of
-        `time.monotonic`, is left out; what has begun is not stopped."""
+    def compile(self, tries: Sequence[tuple[Case, Tile]], seconds: float) -> list[tuple[Case, Tile]]:
+        """Launch each once, from several threads: compiling is most of it. What is not done within
+        so many seconds is left out; what has begun is not stopped."""
         for case, _ in tries:
             self._inputs(case.product)  # made here: threads would each make their own
         futures = [self._threads.submit(self._launch, *each) for each in tries]
-        done, late = wait(futures, timeout=max(0.0, until - time.monotonic()))
+        done, late = wait(futures, timeout=max(0.0, seconds))
         for future in late:
             future.cancel()
         return [

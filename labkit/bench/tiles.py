@@ -64,8 +64,8 @@ class TileBench(Protocol):
     element_size: int  # bytes of an input
     has_rings: bool  # whether a TMA can bring the inputs
 
-    def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
-        """Compile these at once; those that can be launched by the time `until`."""
+    def compile(self, tries: Sequence[tuple[Case, Tile]], seconds: float) -> list[tuple[Case, Tile]]:
+        """Compile these at once; those that can be launched within so many seconds."""
 
     def is_right(self, case: Case, tile: Tile) -> bool:
         """Whether a launch computes what the plain twin does. Raises whatever a launch raises."""
@@ -258,7 +258,7 @@ def begin(
     cases: Sequence[Case], bench: TileBench, until: float, clock: Callable[[], float]
 ) -> Iterator[Search]:
     """A search for each case whose tile of today could be timed."""
-    for case, today in bench.compile([(case, case.today) for case in cases], until):
+    for case, today in bench.compile([(case, case.today) for case in cases], until - clock()):
         if clock() < until:
             measure = bench.measure(case, today)
             yield Search(case, Trial(measure(), today, measure))
@@ -295,7 +295,7 @@ def try_all(
         if clock() >= until:
             return
         some = [(search.case, tile) for search, tile in queue[first : first + AT_ONCE]]
-        for case, tile in bench.compile(some, until):
+        for case, tile in bench.compile(some, until - clock()):
             if clock() >= until:
                 return
             search_of[case].tried.add(tile)

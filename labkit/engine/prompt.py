@@ -118,7 +118,7 @@ def as_token_id(value: object) -> int:
 def are_below(token_ids: tuple[int, ...], limit: int) -> bool:
     """Whether all token ids, of which there is one at least, are from 0 to limit - 1.
 
-    NumPy finds the largest of many in a third of the time of Python's `min` and `max`.
+    NumPy finds the largest of many sooner than Python's `min` and `max`.
     """
     try:
         numbers = np.frombuffer(array("Q", token_ids), np.uint64)

@@ -49,8 +49,8 @@ class FakeBench:
     def clock(self) -> float:
         return self.now
 
-    def compile(self, tries: Sequence[tuple[Case, Tile]], until: float) -> list[tuple[Case, Tile]]:
-        ready = []
+    def compile(self, tries: Sequence[tuple[Case, Tile]], seconds: float) -> list[tuple[Case, Tile]]:
+        ready, until = [], self.now + seconds
         for case, tile in tries:
             if self.now + self.seconds_per_compile > until:
                 self.now = until

@@ -1,7 +1,7 @@
 """Kernels for notebooks under test, forked from a process that has imported what each of them imports.
 
-A kernel that is started anew imports PyTorch, pandas and matplotlib, and takes them apart when it ends: three
-to four seconds of a core, for each of forty notebooks.
+A kernel that is started anew imports PyTorch, pandas and matplotlib, and takes them apart when it ends; a
+forked one does neither.
 """
 
 import multiprocessing

@@ -1,6 +1,8 @@
 """`tune`: what it prints and keeps, with times that are made up; on a GPU for real."""
 
 import json
+from functools import partial
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from triton_marks import needs_triton
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
 from labkit.bench.commands import targets, tune
 from labkit.bench.limit import Bandwidth
+from labkit.bench.tiles import search_tiles
 from labkit.engine import device as engine_device
 from labkit.kernels.tile_tables import read_table
 from labkit.kernels.tiles import tile_of
@@ -29,7 +32,7 @@ class FakeBench:
     def __init__(self, device, dtype):
         self.dtype = dtype
 
-    def compile(self, tries, until):
+    def compile(self, tries, seconds):
         return list(tries)
 
     def is_right(self, case, tile):
@@ -84,7 +87,7 @@ def test_today_s_tile_is_what_an_engine_takes():
 @needs_triton
 @pytest.mark.cuda
 def test_on_a_gpu_tiles_are_measured_and_an_engine_takes_them(monkeypatch, capsys, tmp_path):
-    """In a few seconds, of a tiny model; its greedy tokens stay the same."""
+    """Some thirty, by a clock that counts how often it is read; greedy tokens stay the same."""
     monkeypatch.setattr(paths, "CACHE", tmp_path)
     model = load_model("data/tiny-gpt2")
     params = SamplingParams(24, stop_on_eos=False)
@@ -96,8 +99,9 @@ def test_on_a_gpu_tiles_are_measured_and_an_engine_takes_them(monkeypatch, capsy
     monkeypatch.setattr(
         tune, "default_dtype", lambda device: torch.float32
     )  # in which no token is a close call
+    monkeypatch.setattr(tune, "search_tiles", partial(search_tiles, clock=count(step=10).__next__))
     before = made()
-    bench(monkeypatch, "tune --model data/tiny-gpt2 --device cuda --seconds 8 --max-batch-size 16")
+    bench(monkeypatch, "tune --model data/tiny-gpt2 --device cuda --seconds 600 --max-batch-size 16")
     assert "Kept: " in capsys.readouterr().out
     (path,) = tmp_path.iterdir()
     assert read_table(path) and engine_device.default_dtype(torch.device("cuda")) == torch.float16
