@@ -27,7 +27,7 @@ from labkit.watch import record_accesses, steady_prompts
 from labkit.watch.accesses import READ, KernelRun
 from labkit.watch.launches import device_step_of
 
-NOTES = Variants("modern_model_h100")
+ON_PAPER, RECORDED = Variants("modern_model_h100"), Variants("modern_model_h200")
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64  # of SmolLM2's layers
 FEW_TOKENS = 4  # of an answer, where an interpreter takes seconds for each
 
@@ -45,7 +45,7 @@ def limit_table(names: Sequence[str], sizes: Sequence[int], context_len: int) ->
     rows = {}
     for name in names:
         for B in sizes:
-            limit = decode_limit(on_paper(name), [context_len] * B, NOTES.part("models").bandwidth.copy)
+            limit = decode_limit(on_paper(name), [context_len] * B, ON_PAPER.part("models").bandwidth.copy)
             rows[name, B] = {
                 "MB of weights": round(limit.weight_bytes / 1e6),
                 "MB of keys and values": round(limit.kv_bytes / 1e6),
@@ -138,9 +138,9 @@ def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Ma
 
 
 def recorded() -> pd.DataFrame:
-    """Tokens per second on rung 14, recorded on an H100, beside what bandwidth allows: a row per model and
+    """Tokens per second on rung 14, recorded on an H200, beside what bandwidth allows: a row per model and
     load of B requests, whose prompts have 64 tokens, and which make 256 new ones each."""
-    part, rows = NOTES.part("models"), {}
+    part, rows = RECORDED.part("models"), {}
     for sample in part.samples:
         if sample.load not in ("1x256", "64x256"):
             continue
@@ -160,7 +160,7 @@ def recorded() -> pd.DataFrame:
 
 def recorded_where() -> str:
     """On what, when and how the recorded figures were made."""
-    about = NOTES.measured()
+    about = RECORDED.measured()
     return wrapped(
         f"{about.device}, {about.date}: rung 14 in bfloat16, random weights. Prompts and answers have 64 and "
         "256 tokens, and the first token of an answer is not counted. The limit is a step's bytes divided by "
