@@ -14,6 +14,7 @@ from labkit.engine.step.staging import NUM_BUFFERS
 from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
+MANY = 16  # requests that could run: they wait longer for each other than those who run for a larger chunk
 FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host has the next one
 
 MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
@@ -51,8 +52,8 @@ class PackedPrefill:
         """Tokens of the next chunk at most; 0 if those in flight are enough.
 
         Few where a decode step is beside it, for those who run wait for it as well; but as many times more as
-        there are requests that could run beside each of them. Where nobody runs, more chunks follow while a
-        step's tokens have room for whole ones.
+        there are requests that could run beside each of them, or as there are MANY of these. Where nobody
+        runs, more chunks follow while a step's tokens have room for whole ones.
         """
         config, scheduler = self._scheduler.config, self._scheduler
         most = min(config.prefill_max_tokens, self.chunk_step.max_tokens)
@@ -60,7 +61,8 @@ class PackedPrefill:
         if num_running:
             num_free = config.max_batch_size - num_running
             num_wanted = min(num_free, len(scheduler.waiting) + len(scheduler.joining))
-            most = min(most, config.prefill_chunk_tokens * max(1, num_wanted // num_running))
+            times = max(1, num_wanted // num_running, num_wanted // MANY)
+            most = min(most, config.prefill_chunk_tokens * times)
         if not self.in_flight:
             return most if num_running or self.due else self._first_tokens(most)
         num_launched = sum(chunk.num_tokens for chunk in self.in_flight)

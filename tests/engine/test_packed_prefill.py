@@ -166,6 +166,20 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
     assert engine.prefill.max_tokens == min(10, expected)
 
 
+@pytest.mark.parametrize(
+    ("num_running", "num_waiting", "times"), [(64, 31, 1), (64, 32, 2), (8, 40, 5), (1, 40, 40), (70, 90, 3)]
+)
+def test_a_chunk_grows_where_many_could_run_whoever_does(num_running, num_waiting, times):
+    engine = packed_engine(prefill_max_tokens=1000, prefill_chunk_tokens=4, prefix_cache=False)
+    engine.prefill._scheduler = SimpleNamespace(
+        config=replace(engine.scheduler.config, max_batch_size=128),
+        running=dict.fromkeys(range(num_running)),
+        joining={},
+        waiting=[SimpleNamespace(num_tokens=5)] * num_waiting,
+    )
+    assert engine.prefill.max_tokens == 4 * times
+
+
 def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
     engine = in_chunks_of(8, num_ahead=3, prefix_cache=False)
     counts = record_chunks(engine)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from statistics import median
 
 import pandas as pd
 import torch
@@ -17,11 +18,18 @@ from labkit.learn.lesson_16.gate import Quantize
 from labkit.learn.variants import Variants
 from labkit.model import LanguageModel
 from labkit.paths import ROOT
+from labkit.results import load
 
 BLOCK_SIZE = 64
 WINDOW = 128  # tokens that are foretold together
 KEPT = {"16 bits": torch.float16, "8 bits": torch.uint8}
 NOTES = Variants("eight_bit_variants_h100")
+# The type that is kept, tokens of a piece, and programs.
+WAYS = {
+    "16 bits": ("float16", 16, 2112),
+    "8 bits, 16 tokens at a time": ("int8", 16, 2112),
+    "8 bits, 32 tokens at a time": ("int8", 32, 1584),
+}
 HELD_OUT = ROOT / "data/tiny-gpt2/held_out.txt"
 
 
@@ -40,7 +48,9 @@ def bytes_table() -> pd.DataFrame:
             *(f"{each:,.0f}" for each in megabytes),
             f"×{megabytes[0] / megabytes[1]:.2f}",
         ]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=[*KEPT, "factor"])
+    return pd.DataFrame.from_dict(
+        rows, orient="index", columns=[*(f"{kept} (MB)" for kept in KEPT), "factor"]
+    )
 
 
 def blocks_table(num_bytes: int = 2**30) -> pd.DataFrame:
@@ -56,24 +66,35 @@ def blocks_table(num_bytes: int = 2**30) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=["head size", *KEPT, "factor"])
 
 
+def attention_us() -> dict[tuple[int, int, str, int, int], float]:
+    """Microseconds of a layer's attention on an H100, by requests, their tokens, and how: see WAYS."""
+    samples = NOTES.part("pieces").samples
+    return {(s.requests, s.tokens, s.kept, s.piece, s.at_once): s.us for s in samples if s.ahead == 1}
+
+
 def pieces_table() -> pd.DataFrame:
     """A row per load of GPT-2: microseconds of a layer's attention on an H100, in 16 bits and in 8, where a
     program reads as many tokens at a time as in 16, and twice as many."""
-    us = {
-        (s.requests, s.tokens, s.kept, s.piece, s.at_once): s.us
-        for s in NOTES.part("pieces").samples
-        if s.ahead == 1
-    }
-    ways = {
-        "16 bits": ("float16", 16, 2112),
-        "8 bits, 16 tokens at a time": ("int8", 16, 2112),
-        "8 bits, 32 tokens at a time": ("int8", 32, 1584),
-    }
-    rows = {}
+    us, rows = attention_us(), {}
     for requests, tokens in ((32, 256), (64, 256), (64, 900), (128, 128)):
-        took = [us[requests, tokens, *way] for way in ways.values()]
+        took = [us[requests, tokens, *way] for way in WAYS.values()]
         rows[f"{requests} requests of {tokens} tokens"] = [f"{each:.1f}" for each in took]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=list(ways))
+    return pd.DataFrame.from_dict(rows, orient="index", columns=[f"{way} (µs)" for way in WAYS])
+
+
+def expected_gain(num_layers: int = 12, requests: int = 64, tokens: int = 256) -> str:
+    """What rung 16 should gain on an H100 if attention alone took another time, beside what was measured."""
+    record = load("comparison_eight_bit_h100")
+    comparison = record.samples[0].comparison
+    step = 1e6 * median(comparison.before_samples) / (record.max_new_tokens - 1)
+    before, after = (
+        num_layers * attention_us()[requests, tokens, *WAYS[way]]
+        for way in ("16 bits", "8 bits, 32 tokens at a time")
+    )
+    return (
+        f"a step of rung 14: {step:.0f} µs, attention in {num_layers} layers: {before:.0f}, in 8 bits "
+        f"{after:.0f}\nexpected: ×{step / (step - before + after):.2f}; measured: ×{comparison.speedup:.2f}"
+    )
 
 
 # --- how well a text is foretold ------------------------------------------------------------------------

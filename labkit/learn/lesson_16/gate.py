@@ -5,6 +5,7 @@ T tokens in the cache, H heads, D head size.
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from itertools import cycle
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import NO_PARTS
-from labkit.kernels.eight_bit import ZERO, scales_of
+from labkit.kernels.eight_bit import LEAST_SCALE, ZERO, scales_of
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven, trained_model
@@ -23,6 +24,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Bound = Callable[[Tensor, Tensor, Tensor], Tensor]
 MOST = 127
 NUM_DRAWS = 20
+MOVES = (0.001, 0.3, 0.9)  # of a score by half a step of its key: the parts of a bound count in turn
 TEXTS = ("To be, or not to be", "O Romeo", "The king is")
 NUM_TOKENS = 8
 
@@ -59,6 +61,11 @@ def check_quantize(quantize: Quantize) -> Report:
                 raise BrokenContract(
                     f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. "
                     "The largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
+                )
+            if (scales < LEAST_SCALE).any():
+                raise BrokenContract(
+                    f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number "
+                    "may be taken for 0."
                 )
             if (numbers != numbers.round()).any() or numbers.abs().max() > MOST:
                 raise BrokenContract(
@@ -161,6 +168,15 @@ def lookalikes(draw: Draw) -> dict[str, Tensor]:
         "The scales of the keys are missing: a score is the product of query and number, times the token's "
         "scale.": mean(scores.softmax(-1) * value_scales, values),
         "The scales of the values are missing.": mean(weights, values),
+        "The scales are swapped: the key's belongs to the score, the value's to the weight.": mean(
+            (scores * value_scales).softmax(-1) * key_scales, values
+        ),
+        "Both scales are inside of the softmax, and the value's belongs behind it.": mean(
+            (scores * key_scales * value_scales).softmax(-1), values
+        ),
+        "Both scales are behind the softmax, and the key's belongs inside.": mean(
+            scores.softmax(-1) * key_scales * value_scales, values
+        ),
         "The weights no longer add up to 1 when they have their scales, and must not: do not divide by "
         "their sum again.": mean(scaled / scaled.sum(-1, keepdim=True), values),
     }
@@ -190,8 +206,12 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
                 )
 
     proof = f"{NUM_DRAWS} random draws against float64; in an engine of rung 16, its text."
-    trials = [trial, partial(right_text, EightBitAttention(quantize, attend))]
-    return noted(proven("my_attend", trials, proof), "16", "my_attend", attend)
+    report = proven("my_attend", [trial], proof)
+    if report.ok and not check_quantize(quantize).ok:
+        report = Report(False, "my_attend: fill in step 1 first.", before="step 1")
+    elif report.ok:
+        report = proven("my_attend", [partial(right_text, EightBitAttention(quantize, attend))], proof)
+    return noted(report, "16", "my_attend", attend)
 
 
 class EightBitAttention:
@@ -272,13 +292,12 @@ def bound(query: Tensor, key_scales: Tensor, value_scales: Tensor) -> Tensor:
     return value_scales.amax(-1) * (0.5 + (torch.exp(2 * score) - 1) * 128)
 
 
-def with_two_that_count(draw: Draw) -> Draw:
-    """A draw in which two tokens have most of the weight, of keys whose steps are large: half a step of all
-    of a key's values moves its score by 0.3. The values are the largest there are, of one sign in every other
-    token."""
+def with_two_that_count(draw: Draw, moves: float) -> Draw:
+    """A draw in which two tokens have most of the weight, and half a step of all of a key's values moves its
+    score by so much. The values are the largest there are, of one sign in every other token."""
     (H, D), T = draw.query.shape, draw.keys.shape[1]
     counts = torch.arange(T) < 2
-    step = 0.6 * D**0.5 / draw.query.abs().sum(-1, keepdim=True)
+    step = 2 * moves * D**0.5 / draw.query.abs().sum(-1, keepdim=True)
     keys = torch.where(counts[:, None], 3 * draw.query.sign()[:, None], draw.keys / 50).round()
     sign = torch.where(torch.arange(T) % 2 == 0, 1.0, -1.0)
     return Draw(
@@ -307,7 +326,7 @@ def check_bound(given: Bound) -> Report:
 
     def trial() -> None:
         numbers = torch.Generator().manual_seed(18)
-        for draw in map(with_two_that_count, draws()):
+        for draw in map(with_two_that_count, draws(), cycle(MOVES)):
             said = given(draw.query, draw.key_scales, draw.value_scales)
             check_shape("the bound", said, draw.query.shape[:1])
             for direction, generator in (("at random", numbers), ("so that all errors add up", None)):

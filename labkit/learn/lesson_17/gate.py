@@ -239,7 +239,10 @@ def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
     contract, hint = "all right drafts before the first wrong one are kept, and no other", ""
     if tokens == right[:-1] and right[1:]:
         contract = "the token after the last kept draft is kept, too"
-        hint = "The model has made it in the same step, from right tokens alone."
+        hint = (
+            "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, "
+            "`num_right` is too small: draft j is compared with `made[:, j]`."
+        )
     elif tokens[: len(right) - 1] == right[:-1] and tokens[len(right) - 1 :] == drafts[len(right) - 1 :][:1]:
         contract = "a wrong draft is replaced by what the model made in its place"
         hint = "That is the token of the row in front of it."

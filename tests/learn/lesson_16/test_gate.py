@@ -23,6 +23,19 @@ MISTAKES = [
     (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
     (BOUND, "abs().sum(dim=-1)", "abs().amax(dim=-1)", "rounded so that all errors add up"),
     (BOUND, "key_scales.amax(dim=-1)", "key_scales.mean(dim=-1)", "rounded so that all errors add up"),
+    (QUANTIZE, "(heads.abs().amax(dim=-1) / 127).clamp(min=2.0**-126)",
+     "heads.abs().amax(dim=-1).clamp(min=2.0**-126) / 127", "no scale is below 2.0**-126"),
+    (ATTEND, "(scores * key_scales).softmax(dim=-1) * value_scales",
+     "(scores * value_scales).softmax(dim=-1) * key_scales", "The scales are swapped"),
+    (ATTEND, "key_scales).softmax(dim=-1) * value_scales", "key_scales * value_scales).softmax(dim=-1)",
+     "Both scales are inside of the softmax"),
+    (ATTEND, "(scores * key_scales).softmax(dim=-1)", "scores.softmax(dim=-1) * key_scales",
+     "Both scales are behind the softmax"),
+    (BOUND, "largest / 2 + ", "", "no error is larger than the bound"),
+    (BOUND, " - 1)", ")", "and not much more"),
+    (BOUND, "key_scales.amax(dim=-1) / 2", "key_scales.amax(dim=-1)", "and not much more"),
+    (BOUND, "key_scales.amax(dim=-1)", "key_scales.sum(dim=-1)", "and not much more"),
+    (BOUND, "largest / 2 + (torch.exp(2 * score) - 1) * 128 * largest", "60 * largest", "and not much more"),
     (BOUND, " * query.shape[-1] ** -0.5", "", "and not much more"),
     (BOUND, " * 128 * largest", " * largest", "no error is larger than the bound"),
 ]  # fmt: skip
@@ -37,6 +50,22 @@ def test_a_quantizer_that_forgets_scales_between_tokens_changes_the_engines_text
                 traps.first_scale, lambda *d: gate.attention_in_float64(gate.Draw(*d)).float()
             )
         )
+
+
+def test_attention_is_not_blamed_for_numbers_that_step_1_makes():
+    def attend(*draw: torch.Tensor) -> torch.Tensor:
+        return gate.attention_in_float64(gate.Draw(*draw)).float()
+
+    assert gate.check_attend(attend, traps.by_head).ok
+    assert gate.check_attend(attend, traps.first_scale).before == "step 1"
+
+
+def test_right_bounds_of_other_forms_pass():
+    def tighter(query: torch.Tensor, key_scales: torch.Tensor, value_scales: torch.Tensor) -> torch.Tensor:
+        e, largest = query.norm(dim=-1) * key_scales.amax(-1) / 2, value_scales.amax(-1)
+        return largest / 2 + 2 * torch.tanh(e / 2) * 127.5 * largest
+
+    assert gate.check_bound(tighter).ok
 
 
 def test_the_draws_bound_is_a_bound_and_the_packages_quantizer_passes():
