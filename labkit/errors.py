@@ -1,5 +1,7 @@
 """The errors that labkit raises on purpose. Each message says what was wrong and what to do."""
 
+TOO_LONG = "context_length_exceeded"  # a RequestError's code
+
 
 class LabkitError(Exception):
     """Any error that labkit raises on purpose."""

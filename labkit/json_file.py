@@ -1,6 +1,7 @@
 """Reading JSON files: whatever is wrong with one is a ValueError that says so."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from labkit.checks import quoted, shown
@@ -53,6 +54,6 @@ def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object as dict. Raises ValueError if a key is given twice: only one of the two can be meant."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"{shown(next(key for key in keys if keys.count(key) > 1))} is given twice")
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"{shown(next(key for key, count in counts.items() if count > 1))} is given twice")
     return made

@@ -9,14 +9,12 @@ import numpy as np
 
 from labkit.checks import shown, whole
 from labkit.engine.sampling import SamplingParams
-from labkit.errors import RequestError
-from labkit.model.tokenizer import Tokenizer
+from labkit.errors import TOO_LONG, RequestError
+from labkit.model.tokenizer import Tokenizer, first_token_ids
 
 Prompt = str | Sequence[int]
 
 NO_LIST = (str, bytes, bytearray, memoryview, Mapping, Set)  # a set's items have no order
-TOO_LONG = "context_length_exceeded"
-CHARACTERS = 16  # for each position: a text of no more is encoded in one piece
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
     Raises RequestError for anything else, and as soon as it is known that there are too many.
     """
     if isinstance(prompt, str):
-        token_ids, is_all = encode(prompt, tokenizer, limit)
+        encoded, is_all = first_token_ids(prompt, tokenizer, limit)
+        token_ids = tuple(encoded)
     elif not isinstance(prompt, list | tuple) and not is_list(prompt):
         raise RequestError(f"a prompt is text or a list of token ids, not {shown(prompt)}")
     else:
@@ -82,26 +81,6 @@ def is_list(prompt: object) -> bool:
     """Whether it has items in an order, in one dimension."""
     ndim = getattr(prompt, "ndim", 1)
     return isinstance(prompt, Iterable) and not isinstance(prompt, NO_LIST) and ndim == 1
-
-
-def encode(text: str, tokenizer: Tokenizer, limit: int) -> tuple[tuple[int, ...], bool]:
-    """The text's token ids, and whether they are all of them: a text that is far too long is cut.
-
-    A tokenizer takes minutes for some ten million characters. Raises RequestError for text that is not valid
-    Unicode.
-    """
-    num_characters = CHARACTERS * limit
-    while True:
-        beginning = text[:num_characters]
-        try:
-            beginning.encode()  # half of a surrogate pair is in no vocabulary
-        except UnicodeEncodeError as error:
-            raise RequestError(f"the prompt is not valid Unicode: {error}") from None
-        token_ids = tuple(tokenizer.encode(beginning))
-        is_all = num_characters >= len(text)
-        if is_all or len(token_ids) > 2 * limit:  # what follows can change how the last few are cut, no more
-            return token_ids, is_all
-        num_characters *= 2
 
 
 def as_token_id(value: object) -> int:

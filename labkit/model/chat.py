@@ -9,9 +9,9 @@ from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers import models
 
 from labkit.checks import quoted, shown
-from labkit.errors import CheckpointError, RequestError
+from labkit.errors import TOO_LONG, CheckpointError, RequestError
 from labkit.json_file import read_bytes, read_json
-from labkit.model.tokenizer import Tokenizer, is_there
+from labkit.model.tokenizer import Tokenizer, first_token_ids, is_there
 
 CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
 # The special tokens that a template may name.
@@ -59,14 +59,20 @@ class Voice:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None = None
 
-    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The token ids of a conversation: see `LanguageModel.chat_prompt`."""
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]], most_tokens: int | None = None) -> list[int]:
+        """The token ids of a conversation: see `LanguageModel.chat_prompt`. Raises RequestError for one of
+        more than most_tokens, without tokenizing much more of it."""
         if self.chat_template is None:
             raise RequestError(
                 f"{self.name} has no chat template: it goes on with texts, and was trained on no "
                 "conversations. Use generate(text), or load a chat model, whose name often ends in -Instruct"
             )
-        return self.tokenizer.encode(self.chat_template.render(messages), begins=False)
+        text = self.chat_template.render(messages)
+        limit = len(text) if most_tokens is None else most_tokens
+        token_ids, is_all = first_token_ids(text, self.tokenizer, limit, begins=False)
+        if not is_all:
+            raise RequestError(f"the messages have more than {2 * limit} tokens; {limit} fit", TOO_LONG)
+        return token_ids
 
 
 def check_messages(messages: object) -> None:

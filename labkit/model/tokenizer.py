@@ -5,6 +5,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from labkit.checks import is_whole, quoted, shown
 from labkit.errors import CheckpointError, RequestError
 from labkit.json_file import check_regular, parse_json, read_bytes, read_json
 
+CHARACTERS = 16  # for each token of a limit: a text of no more is encoded in one piece
 PANIC = "PanicException"  # of the backend, which gives its class no place to import it from
 
 
@@ -31,6 +33,29 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
+
+
+def first_token_ids(
+    text: str, tokenizer: Tokenizer, limit: int, begins: bool = True
+) -> tuple[list[int], bool]:
+    """The text's token ids, and whether they are all of them: one that has far more than `limit` is cut, for
+    a tokenizer takes minutes for some ten million characters. begins: as of `Tokenizer.encode`.
+
+    Raises RequestError for text that is not valid Unicode, or that the tokenizer cannot read.
+    """
+    encode = tokenizer.encode if begins else partial(tokenizer.encode, begins=False)
+    num_characters = CHARACTERS * limit
+    while True:
+        beginning = text[:num_characters]
+        try:
+            beginning.encode()  # half of a surrogate pair is in no vocabulary
+        except UnicodeEncodeError as error:
+            raise RequestError(f"the prompt is not valid Unicode: {error}") from None
+        token_ids = encode(beginning)
+        is_all = num_characters >= len(text)
+        if is_all or len(token_ids) > 2 * limit:  # what follows can change how the last few are cut, no more
+            return token_ids, is_all
+        num_characters *= 2
 
 
 def read_backend(directory: Path) -> BackendTokenizer:

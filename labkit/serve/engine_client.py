@@ -157,9 +157,13 @@ class EngineClient:
             self._call(self._add, pending, token_ids)
 
     def _add(self, pending: Pending, token_ids: tuple[int, ...]) -> None:
+        """A request that can't be sent ends with the error, wherever it is added from."""
         if pending.number in self._pending:  # else it was left, or has ended with the engine's process
-            pending.prompt = token_ids
-            self._send([pending.number, token_ids, vars(pending.params)])
+            try:
+                self._send([pending.number, token_ids, vars(pending.params)])
+                pending.prompt = token_ids
+            except Exception as error:
+                self._end(pending, error)
 
     def _ask_to_cancel(self, submission: Submission) -> None:
         """Of a stream that was left; a finalizer may call it, in any thread."""

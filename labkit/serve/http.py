@@ -42,6 +42,7 @@ from labkit.serve.requests import Asked, read_chat, read_completion
 
 PAGE = Path(__file__).with_name("page.html")
 LARGEST_BODY = 8 * 2**20  # bytes; no model's context is as long
+SECONDS_TO_SEND = 5.0  # the next part of a body
 API_KEY = "LABKIT_API_KEY"  # the environment variable
 LEFT = "the client has left"
 
@@ -128,8 +129,8 @@ def with_key(key: str | None, endpoint: Endpoint) -> Endpoint:
     """The endpoint, for those who send the key as a bearer token; for everybody if there is no key."""
 
     async def checked(request: Request) -> Response:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if key and not hmac.compare_digest(given.encode(), key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if key and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), key.encode())):
             raise ApiError(401, f"the API key is wrong or missing: send {API_KEY}'s as a bearer token")
         return await endpoint(request)
 
@@ -188,7 +189,7 @@ class Door:
         if status := getattr(error, "status_code", None):  # no such route, or no such method on it
             error = ApiError(status, f"{request.method} {request.url.path} is nothing that this server has")
         told = api_error(error)
-        self.metrics.refused.labels(str(told.status)).inc()
+        self._count_refused(told)
         return JSONResponse(told.body, told.status, told.headers)
 
     # --- answers -----------------------------------------------------------------------------------
@@ -203,7 +204,9 @@ class Door:
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
         raw = await json_body(request)
-        asked = read_chat(raw, self.server.voice.chat_prompt, self.server.limits.longest)
+        # In a thread: a long conversation takes a while to write and to tokenize, and others are served.
+        longest = self.server.limits.longest
+        asked = await asyncio.to_thread(read_chat, raw, self.server.voice.chat_prompt, longest)
         self._check_name(raw["model"])
         return await self.answer(request, asked, ChatForm(self.name, self._spelling_for(asked)))
 
@@ -288,12 +291,17 @@ class Door:
                 self.metrics.observe(completion)
                 yield answers[index].end(text, token_ids, finish_reason(completion))
             if len(ended) < num_answers:
-                return  # the client has left
+                raise ApiError(499, LEFT)
             if asked.include_usage:
                 yield form.usage_frame([ended[index] for index in range(num_answers)], asked.n)
             yield DONE
         except Exception as error:
-            yield frame(api_error(error).body)
+            told = api_error(error)
+            self._count_refused(told)
+            yield frame(told.body)
+
+    def _count_refused(self, told: ApiError) -> None:
+        self.metrics.refused.labels(str(told.status)).inc()
 
 
 class EventStream(StreamingResponse):
@@ -358,13 +366,15 @@ async def merged(streams: Sequence[AsyncTokenStream]) -> AsyncIterator[tuple[int
 
 
 async def json_body(request: Request) -> Any:
-    """The body, parsed. Raises ApiError if it is none or too large."""
-    body = bytearray()
+    """The body, parsed. Raises ApiError if it is none or too large, or if its sender has stopped."""
+    body, parts = bytearray(), request.stream()
     try:
-        async for part in request.stream():
+        while part := await asyncio.wait_for(anext(parts, b""), SECONDS_TO_SEND):
             body += part
             if len(body) > LARGEST_BODY:
                 raise ApiError(413, f"the body has more than {LARGEST_BODY} bytes")
+    except TimeoutError:
+        raise ApiError(408, f"of the body nothing has come for {SECONDS_TO_SEND:g} seconds") from None
     except ClientDisconnect:
         raise ApiError(499, LEFT) from None
     try:

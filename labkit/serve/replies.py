@@ -187,21 +187,22 @@ class Frames:
         if self._logprobs is None:
             return f"data: {self._before}{json.dumps(text)}{self._after}\n\n".encode() if text else b""
         self._tokens += token_ids
-        return self._scored(f"{self._before}{json.dumps(text)}{self._after}") if text else b""
+        return self._scored(self._before, text, self._after) if text else b""
 
     def end(self, text: str, token_ids: Sequence[int], reason: str) -> bytes:
         """The last frame, with what is left of the text."""
         body = self._last.replace(json.dumps(TEXT + TEXT), json.dumps(reason))
+        before, after = body.split(json.dumps(TEXT))
         self._tokens += token_ids
-        return self._scored(body.replace(json.dumps(TEXT), json.dumps(text)))
+        return self._scored(before, text, after)
 
-    def _scored(self, body: str) -> bytes:
+    def _scored(self, before: str, text: str, after: str) -> bytes:
         """A frame, with the log probabilities of the tokens that have come."""
         tokens, self._tokens = self._tokens, []
         if self._logprobs is not None:
-            entries = self._logprobs.of(logprobs_of(tokens)).model_dump(mode="json")
-            body = body.replace(json.dumps(LOGPROBS), json.dumps(entries))
-        return f"data: {body}\n\n".encode()
+            entries = json.dumps(self._logprobs.of(logprobs_of(tokens)).model_dump(mode="json"))
+            before, after = (part.replace(json.dumps(LOGPROBS), entries) for part in (before, after))
+        return f"data: {before}{json.dumps(text)}{after}\n\n".encode()
 
 
 def frame(body: dict[str, Any]) -> bytes:

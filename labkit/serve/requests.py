@@ -8,13 +8,18 @@ from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chat
 from pydantic import TypeAdapter, ValidationError
 
-from labkit.checks import is_whole, shown
+from labkit.checks import is_whole, quoted, shown
 from labkit.engine import SamplingParams
 from labkit.errors import RequestError
 from labkit.serve.errors import ApiError
 
 MOST_CHOICES = 128  # of one request, as OpenAI has it
 MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of a completion, and of a chat, as OpenAI has them
+# Stop strings of a request, and characters of one: each is looked for behind every token. OpenAI has 4.
+MOST_STOPS, LONGEST_STOP = 32, 1000
+MOST_ENTRIES = 1024  # of any other list or object: to check millions would hold up all streams
+SEEDS = range(-(2**63), 2**63)  # as OpenAI has it
+STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}  # the last two: off alone
 
 SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the reply is a stream
     ("completions", False): TypeAdapter(completions.CompletionCreateParamsNonStreaming),
@@ -87,16 +92,17 @@ def read_completion(raw: object) -> Asked:
     return read_asked(given, prompts_of(given.get("prompt")), default_max_tokens=16)
 
 
-def read_chat(raw: object, to_prompt: Callable[[list], Sequence[int]], longest: int) -> Asked:
-    """A body of /v1/chat/completions. to_prompt: the model's chat template, from messages to token ids.
+def read_chat(raw: object, to_prompt: Callable[[list, int], Sequence[int]], longest: int) -> Asked:
+    """A body of /v1/chat/completions. to_prompt: the model's chat template, from messages, and how many
+    tokens they may have, to token ids.
 
     longest: tokens of the longest request, to which an answer may grow without a limit of the client's.
     Raises ApiError, naming the field, for what is wrong or can't be done.
     """
-    given = checked("chat", raw)
+    given = checked("chat", raw, longest)
     given |= {"logprobs": chat_logprobs(given)}
     messages = given["messages"]
-    prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages)
+    prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages, longest)
     return read_asked(given, [prompt], default_max_tokens=max(1, longest - len(prompt)))
 
 
@@ -118,12 +124,17 @@ def with_text(message: Any) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message  # the template says what is wrong with it, if anything is
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in content):
+    if not all(map(is_text, content)):
         raise ApiError(400, "this model reads text only: each part of a message must have one", "messages")
     return message | {"content": "".join(part["text"] for part in content)}
 
 
-def checked(endpoint: str, raw: object) -> dict[str, Any]:
+def is_text(part: Any) -> bool:
+    """Whether a part of a message is a text."""
+    return isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
+
+
+def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any]:
     """The body without its nulls, of OpenAI's types and with no field that would be lost."""
     if not isinstance(raw, dict):
         raise ApiError(400, f"the body must be a JSON object, not {type(raw).__name__}")
@@ -131,8 +142,11 @@ def checked(endpoint: str, raw: object) -> dict[str, Any]:
     is_stream = given.get("stream", False)
     if not isinstance(is_stream, bool):
         raise ApiError(400, f"stream must be true or false, not {shown(is_stream)}", "stream")
+    check_sizes(given, most_messages)
+    # What is in a list of token ids is for `prompts_of` to check: they may be many.
+    seen = given | {"prompt": ""} if isinstance(given.get("prompt"), list) else given
     try:
-        SCHEMAS[endpoint, is_stream].validate_python(given)
+        SCHEMAS[endpoint, is_stream].validate_python(seen)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
@@ -143,8 +157,22 @@ def checked(endpoint: str, raw: object) -> dict[str, Any]:
         if name in OFF:
             off = f"leave it out, or send {OFF[name]!r}"
             raise ApiError(400, f"{name} = {shown(value)} is not supported by this server: {off}", name)
-        raise ApiError(400, f"unknown parameter {shown(name)}", name, "unknown_parameter")
+        raise ApiError(400, f"unknown parameter {shown(name)}", quoted(name), "unknown_parameter")
     return given
+
+
+def check_sizes(given: dict[str, Any], most_messages: int) -> None:
+    """Raises ApiError for a list or an object with more entries than any that is meant."""
+    for name, value in given.items():
+        if not isinstance(value, list | dict) or name == "prompt":
+            continue
+        most = {"messages": most_messages, "stop": MOST_STOPS}.get(name, MOST_ENTRIES)
+        if len(value) > most:
+            raise ApiError(400, f"{quoted(name)} has {len(value)} entries; {most} are the most", quoted(name))
+    stop = given.get("stop", ())
+    for text in [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else ():
+        if isinstance(text, str) and len(text) > LONGEST_STOP:
+            raise ApiError(400, f"a stop string has {LONGEST_STOP} characters at most", "stop")
 
 
 def prompts_of(prompt: Any) -> list[str | Sequence[int]]:
@@ -172,8 +200,14 @@ def read_asked(
     options = given.get("stream_options", {})
     if options and not is_stream:
         raise ApiError(400, "stream_options are for stream = true", "stream_options")
+    for name, value in options.items():
+        if name not in STREAM_OPTIONS or not isinstance(value, bool) or (value and name != "include_usage"):
+            message = (
+                f"stream_options may say include_usage = true or false, not {shown(name)} = {shown(value)}"
+            )
+            raise ApiError(400, message, "stream_options")
     params = read_params(given, default_max_tokens)
-    return Asked(prompts, params, n, is_stream, bool(options.get("include_usage", False)))
+    return Asked(prompts, params, n, is_stream, options.get("include_usage", False))
 
 
 def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:
@@ -182,10 +216,14 @@ def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParam
     chosen = {name: given[name] for name in names}
     if chosen.get("top_k") == -1:  # how vLLM says "off"
         chosen["top_k"] = 0
+    if is_whole(seed := chosen.get("seed")) and seed not in SEEDS:
+        raise ApiError(400, "seed must be a whole number of 64 bits, -2**63 to 2**63 - 1", "seed")
+    if not isinstance(ignores_eos := given.get("ignore_eos", False), bool):
+        raise ApiError(400, f"ignore_eos must be true or false, not {shown(ignores_eos)}", "ignore_eos")
     try:
         return SamplingParams(
             max_new_tokens=given.get("max_completion_tokens", given.get("max_tokens", default_max_tokens)),
-            stop_on_eos=not given.get("ignore_eos", False),
+            stop_on_eos=not ignores_eos,
             **{"temperature": 1.0, **chosen},
         )
     except RequestError as error:

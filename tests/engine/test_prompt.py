@@ -16,8 +16,9 @@ from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_a
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
 from labkit import SamplingParams
-from labkit.engine.prompt import check_length, encode, prompts_with_params, read, size_of, token_ids_of
+from labkit.engine.prompt import check_length, prompts_with_params, read, size_of, token_ids_of
 from labkit.errors import RequestError
+from labkit.model.tokenizer import first_token_ids
 
 # --- prompts ---------------------------------------------------------------------------------------
 
@@ -158,8 +159,8 @@ def test_a_text_is_encoded_and_a_list_is_taken_as_it_is():
 
 def test_a_text_is_encoded_as_far_as_it_must_be_read():
     """16 characters for each position, doubled until there are more tokens than twice the positions."""
-    assert encode("a" * 64, TOKENIZER, limit=4) == ((97,) * 64, True)
-    assert encode("a" * 65, TOKENIZER, limit=4) == ((97,) * 64, False)
+    assert first_token_ids("a" * 64, TOKENIZER, limit=4) == ([97] * 64, True)
+    assert first_token_ids("a" * 65, TOKENIZER, limit=4) == ([97] * 64, False)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,14 @@ def test_a_conversation_becomes_the_tokens_that_transformers_makes_of_it(tmp_pat
     assert token_ids == expected["input_ids"]
 
 
+def test_a_conversation_that_cannot_fit_is_not_tokenized_to_its_end(tmp_path: Path):
+    voice = chat_model(tmp_path, CHATML).voice
+    with pytest.raises(RequestError, match="more than 20 tokens; 10 fit") as refused:
+        voice.chat_prompt([{"role": "user", "content": "To be. " * 1000}], 10)
+    assert refused.value.code == "context_length_exceeded"
+    assert len(voice.chat_prompt(TALK, 10)) > 10  # a little more is counted, and refused by its number
+
+
 def test_a_model_without_a_template_and_messages_that_are_none_say_so(tmp_path: Path, tiny):
     with pytest.raises(RequestError, match=r"data/tiny-gpt2 has no chat template.*load a chat model"):
         tiny.chat_prompt(TALK)

@@ -5,6 +5,7 @@ import re
 import socket
 import threading
 from itertools import count
+from types import SimpleNamespace
 
 import httpx
 import openai
@@ -13,7 +14,11 @@ from helpers import make_engine
 from http_server import NAME, serving
 from streaming_helpers import wait_for
 
-from labkit.serve.__main__ import is_loopback
+from labkit.serve import engine_client, http
+from labkit.serve.__main__ import is_loopback, make_parser
+from labkit.serve.errors import ApiError
+from labkit.serve.replies import LOGPROBS, TEXT, Frames
+from labkit.serve.requests import read_chat
 
 GOOD = {"model": NAME, "prompt": [1, 2], "max_tokens": 2, "temperature": 0}
 REFUSED = {  # what a client sends, to which status and which field
@@ -37,6 +42,18 @@ REFUSED = {  # what a client sends, to which status and which field
     "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
     "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
     "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
+    "a seed of more than 64 bits": (GOOD | {"seed": 2**63}, 400, "seed"),
+    "too many stop strings": (GOOD | {"stop": ["a"] * 33}, 400, "stop"),
+    "a stop string of a page": (GOOD | {"stop": ["a", "b" * 1001]}, 400, "stop"),
+    "entries without number": (GOOD | {"logit_bias": dict.fromkeys(range(1025), 0)}, 400, "logit_bias"),
+    "an end ignored by text": (GOOD | {"ignore_eos": "no"}, 400, "ignore_eos"),
+    "half a character as a name": (GOOD | {"\ud800": 1}, 400, "\\ud800"),
+    "usage by text": (
+        GOOD | {"stream": True, "stream_options": {"include_usage": "no"}},
+        400,
+        "stream_options",
+    ),
+    "an option of nobody": (GOOD | {"stream": True, "stream_options": {"red": True}}, 400, "stream_options"),
     "options of no stream": (GOOD | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
 }
 
@@ -100,6 +117,72 @@ def test_half_a_request_and_no_route_hurt_nobody(door):
     assert post(door, GOOD).status_code == 200
 
 
+def test_half_a_body_that_stops_is_not_waited_for(door, monkeypatch):
+    monkeypatch.setattr(http, "SECONDS_TO_SEND", 0.05)
+    with socket.create_connection(door.server.servers[0].sockets[0].getsockname()) as half:
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
+        assert half.recv(1000).startswith(b"HTTP/1.1 408 ")
+    assert post(door, GOOD).status_code == 200
+
+
+def test_a_request_that_cannot_be_sent_to_the_engine_ends_and_holds_no_place(door, monkeypatch):
+    def fails(message):
+        raise ValueError("planted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine_client, "encoded", fails)
+        assert post(door, GOOD).status_code == 500 and door.streaming.num_unfinished == 0
+        assert post(door, GOOD | {"prompt": "a" * (engine_client.LONG_TEXT + 1)}).status_code == 400
+    assert post(door, GOOD).status_code == 200
+
+
+def test_a_stream_that_a_failed_step_cuts_short_is_counted(door, monkeypatch):
+    step, calls = door.engine.step, count()
+
+    def fails_once():
+        if next(calls) == 20:
+            raise RuntimeError("planted")
+        return step()
+
+    monkeypatch.setattr(door.engine, "step", fails_once)
+    with pytest.raises(openai.APIError):
+        list(door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60}))
+    assert 'refused_requests_total{status="503"} 1.0' in httpx.get(f"{door.url}/metrics").text
+
+
+def test_log_probabilities_go_to_their_place_whatever_the_text_is():
+    scores = SimpleNamespace(of=lambda tokens: SimpleNamespace(model_dump=lambda mode: {"tokens": 1}))
+    choice = {"index": 0, "text": TEXT, "finish_reason": None, "logprobs": None}
+    frames = Frames({"choices": [dict(choice)]}, scores)
+    made = [frames.text(LOGPROBS, [1]), frames.end(TEXT + LOGPROBS, [1], "stop")]
+    read = [json.loads(each.removeprefix(b"data: "))["choices"][0] for each in made]
+    assert read[0] == choice | {"text": LOGPROBS, "logprobs": {"tokens": 1}}
+    assert read[1] == choice | {
+        "text": TEXT + LOGPROBS,
+        "finish_reason": "stop",
+        "logprobs": {"tokens": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "count"),
+    [("a", 51), ([{"type": "image_url", "text": ""}], 1)],
+    ids=["more than tokens", "a picture"],
+)
+def test_messages_that_cannot_be_read_are_refused_before_they_are_written(content, count):
+    messages = [{"role": "user", "content": content}] * count
+    with pytest.raises(ApiError) as refused:
+        read_chat({"model": NAME, "messages": messages}, lambda *_: pytest.fail("written"), longest=50)
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+@pytest.mark.parametrize("flag", ["--drain inf", "--drain -1", "--port 70000", "--max-requests 0"])
+def test_a_flag_out_of_range_is_refused_before_a_model_is_loaded(flag, capsys):
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["--model", "m", *flag.split()])
+    assert flag.split()[1] in capsys.readouterr().err
+
+
 def test_a_model_without_a_template_says_so(door):
     with pytest.raises(openai.BadRequestError, match="chat template"):
         door.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
@@ -150,6 +233,9 @@ def test_a_key_is_asked_for_where_there_is_one(monkeypatch):
             door.client.models.list()
         assert [m.id for m in door.client.with_options(api_key="secret").models.list()] == [NAME]
         assert httpx.get(f"{door.url}/health").status_code == 200
+        for given, status in {"bearer secret": 200, "secret": 401, "Bearer wrong": 401}.items():
+            answer = httpx.get(f"{door.url}/v1/models", headers={"Authorization": given})
+            assert answer.status_code == status, given
 
 
 def test_at_shutdown_an_answer_has_time_to_end():
