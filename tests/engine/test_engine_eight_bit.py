@@ -16,6 +16,7 @@ from helpers import (
     tokens_by_request,
     tokens_of,
 )
+from perplexity import perplexity
 
 from labkit import (
     LADDER,
@@ -29,7 +30,6 @@ from labkit import (
     paths,
 )
 from labkit.bench import dense_tokens
-from labkit.bench.perplexity import perplexity
 from labkit.engine.device import cache_dtype
 from labkit.errors import OptionError
 from labkit.kernels.eight_bit import as_stored, quantize, scales_of

@@ -1,5 +1,7 @@
 """How well a model foretells a text that it was not trained on, with keys and values kept in any dtype."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -50,7 +52,7 @@ def perplexity(
         else (packed_attention_plain, kv_append_packed_plain)
     )
     attention = PackedAttention(manager, *kernels)
-    int32 = {"dtype": torch.int32, "device": device}
+    int32: dict[str, Any] = {"dtype": torch.int32, "device": device}
     table = torch.arange(num_blocks, **int32)[None]
     attention.begin(PackedRows(torch.tensor([0, window], **int32), torch.zeros(1, **int32), table))
     positions = torch.arange(window, device=device)[None]
