@@ -11,7 +11,6 @@ import importlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ def examine() -> list[Finding]:
     wanted = requirements()
     wanted.pop("triton")  # no package that the lessons need: `triton` reports it
     packages = [package(requirement) for requirement in wanted.values()]
-    return [*basics, *packages, gpu(), triton(), checkpoint(ROOT / "data/tiny-gpt2"), profilers(), machine()]
+    return [*basics, *packages, gpu(), triton(), checkpoint(ROOT / "data/tiny-gpt2"), machine()]
 
 
 def try_import(name: str) -> tuple[ModuleType | None, str]:
@@ -234,14 +233,6 @@ def checkpoint(directory: Path) -> Finding:
         remedy = f"`git checkout -- {what}`, or clone the project again"
         return Finding(what, "missing", first_line(error), remedy)
     return Finding(what, "ok", f"loads: {parameters / 1e6:.1f} M parameters")
-
-
-def profilers() -> Finding:
-    """Which of NVIDIA's profilers are on PATH."""
-    found = [command for command in ("nsys", "ncu") if shutil.which(command)]
-    if found:
-        return Finding("Nsight", "ok", ", ".join(found))
-    return Finding("Nsight", "off", "neither nsys nor ncu is on PATH", "on a GPU: get them from NVIDIA")
 
 
 def machine() -> Finding:

@@ -8,7 +8,6 @@ from math import nan
 from pathlib import Path
 from typing import TypeVar
 
-from labkit import ranges
 from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag
 from labkit.bench.commands.targets import target_directory, target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
@@ -257,7 +256,6 @@ class RunFlags(WorkloadFlags, RungFlag):
 
     warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
     repeat_runs: int = flag(3, "this many runs are measured", COUNT)
-    nvtx: bool = flag(False, "the ranges of a step are named for Nsight Systems (CUDA only)")
     profile: Path | None = flag(
         None,
         "after the measured runs, a trace of five decode steps is written to DIR, for chrome://tracing or "
@@ -278,8 +276,6 @@ def model_of(args: ModelFlags) -> LanguageModel:
 def workload_of(args: WorkloadFlags) -> Workload:
     """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
     had."""
-    if getattr(args, "nvtx", False):
-        ranges.enable_nvtx()
     model = model_of(args)
     asked = Asked(alike_requests(args, model), model.config, args.seed, args.rate)
     requests = make_load(args.load, asked)
