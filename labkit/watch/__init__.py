@@ -4,9 +4,7 @@ from labkit.watch.accesses import KernelRun, record_accesses
 from labkit.watch.blocks import (
     BlocksSnapshot,
     LayerTables,
-    PoolUse,
     layer_tables,
-    pool_use,
     record_steps,
     snapshot,
 )

@@ -104,20 +104,3 @@ def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tup
     """The places in the pool that each of a session's tables names, in order."""
     manager = engine.kv_manager
     return [tuple(manager.info(i).block_index for i in ids) for ids in session.block_ids_per_layer]
-
-
-@dataclass(frozen=True)
-class PoolUse:
-    """How one layer's pool is used after a step: free blocks, tokens, and slots that hold none."""
-
-    free_blocks: int
-    tokens: int  # in blocks of running requests, a shared block's once for each holder
-    empty_slots: int  # in these blocks, and set aside
-
-
-def pool_use(engine: InferenceEngine) -> PoolUse:
-    """How the first layer's pool of a live engine is used now."""
-    sessions = engine.scheduler.running.values()
-    tokens = sum(session.num_tokens for session in sessions)
-    held = sum(len(session.block_ids_per_layer[0]) for session in sessions)
-    return PoolUse(engine.kv_manager.num_free_blocks, tokens, held * engine.kv_manager.block_size - tokens)

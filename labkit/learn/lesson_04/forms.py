@@ -5,8 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labkit.kernels import kv_append_identity_pos_plain, kv_append_triton_identity_pos
-from labkit.kvcache import FullBatchWrite
+from labkit.kernels import (
+    kv_append_identity_pos_plain,
+    kv_append_triton_full_batch,
+    kv_append_triton_identity_pos,
+)
+from labkit.kvcache import FullBatchWrite, IdentityPosWrite
 from labkit.kvcache.kv_write import index_tensor, is_constant, runs_triton
 
 # --- which write each rung takes for which batch -------------------------------------------------------
@@ -30,25 +34,13 @@ def write_identity_pos(
 # --- the package's identity-pos kernel for the toy write of lesson 03, in the interpreter too ----------
 
 
-class TritonWrite(FullBatchWrite):
-    """A whole batch by the identity-pos kernel; whatever else as on rung 03."""
+class TritonWrite(IdentityPosWrite):
+    """The package's write of a whole batch by its kernels, in Triton's interpreter too."""
 
-    def write(
-        self,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        batch_idx: Sequence[int],
-        block_idx: Sequence[int],
-        pos: Sequence[int],
-    ) -> str:
-        """Write the requests of batch_idx, with arguments as in `KVWrite`; returns the path taken."""
-        to = k_cache_layer, v_cache_layer, key_new, value_new
-        if len(batch_idx) < len(key_new):
-            return super().write(*to, batch_idx, block_idx, pos)
-        kv_append_triton_identity_pos(*to, *(index_tensor(i, key_new.device) for i in (block_idx, pos)))
-        return "identity_pos"
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._full_batch = kv_append_triton_full_batch  # of slots that a reader makes equal
+        self._identity_pos = kv_append_triton_identity_pos
 
 
 # --- writes that are wrong on purpose ------------------------------------------------------------------
