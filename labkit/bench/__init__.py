@@ -1,26 +1,21 @@
 """Measuring: cost cards, host time, paired comparisons, latency, the hardware's limit, profiles, records."""
 
-from labkit.bench.append_time import time_appends
 from labkit.bench.comparison import compare, in_turn
-from labkit.bench.cost_cards import cost_card, count_operators
+from labkit.bench.cost_cards import cost_card
 from labkit.bench.host_time import host_engine, time_host_steps
 from labkit.bench.limit import (
-    Bandwidth,
-    DecodeLimit,
     chain_seconds,
     copy_bandwidth,
     decode_limit,
     forward_flops,
     matmul_rate,
-    measure_bandwidth,
     on_paper,
     read_bandwidth,
     step_limit,
-    workload_limit,
 )
 from labkit.bench.metrics import latency_metrics
 from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
-from labkit.bench.peers import PeerRun, PeerRuns, as_transformers, run_peers
+from labkit.bench.peers import run_peers
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import Request, Workload

@@ -2,7 +2,6 @@
 
 from labkit.watch.accesses import KernelRun, record_accesses
 from labkit.watch.blocks import (
-    BlocksSnapshot,
     LayerTables,
     layer_tables,
     record_steps,
@@ -17,25 +16,24 @@ from labkit.watch.capture import (
     recorded_step,
 )
 from labkit.watch.failures import PlantedError, planted_failure, planted_nan
-from labkit.watch.fault_points import FaultPoint, fault_points
+from labkit.watch.fault_points import fault_points
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.inputs import record_inputs
 from labkit.watch.launches import (
     count_kernels,
     device_step_of,
     layer_of,
-    log_launches,
     log_step,
 )
 from labkit.watch.operators import OperatorCounter
 from labkit.watch.paths import record_paths
 from labkit.watch.positions import Positions, record_positions
-from labkit.watch.replaced import noting, replaced, watch_points_of
+from labkit.watch.replaced import noting, replaced
 from labkit.watch.rows import record_rows
 from labkit.watch.sends import Sends, record_sends
 from labkit.watch.steady import steady_decode, steady_prompts
 from labkit.watch.work import count_launches, count_work
-from labkit.watch.writes import Write, record_writes, steady_write
+from labkit.watch.writes import record_writes, steady_write
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]
 

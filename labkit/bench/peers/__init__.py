@@ -6,8 +6,8 @@ it has the requests until it has handed over every token.
 
 from labkit.bench.peers.compiled_loop import COMPILED
 from labkit.bench.peers.continuous import CONTINUOUS
-from labkit.bench.peers.generate import DYNAMIC, PADDED, STATIC, as_transformers
-from labkit.bench.peers.run import CannotServeError, Peer, PeerRun
+from labkit.bench.peers.generate import DYNAMIC, PADDED, STATIC
+from labkit.bench.peers.run import PeerRun
 from labkit.bench.peers.together import PEERS, PeerRuns, run_peers
 from labkit.bench.peers.vllm import VLLM
 
@@ -19,10 +19,7 @@ __all__ = [
     "PEERS",
     "STATIC",
     "VLLM",
-    "CannotServeError",
-    "Peer",
     "PeerRun",
     "PeerRuns",
-    "as_transformers",
     "run_peers",
 ]
