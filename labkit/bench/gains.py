@@ -36,12 +36,6 @@ class Gain:
     read_bandwidth: float | None
 
     @property
-    def label(self) -> str:
-        """The model, the requests and the GPUs, in words."""
-        requests = "1 request" if self.requests == 1 else f"{self.requests} requests"
-        return f"{self.name}, {requests}, {self.gpus} GPUs"
-
-    @property
     def name(self) -> str:
         """The model's name, without saying that its weights are random."""
         return self.model.removeprefix("random:")

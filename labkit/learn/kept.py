@@ -65,20 +65,13 @@ class Kept:
         return f"{self.option} of lesson {self.lesson}, in {self.path.parent.name}/{self.path.name}"
 
 
-def keep(lesson: str, option: str, part: Callable) -> Kept:
-    """Write a part's source, with what it uses of the notebook, to a file of its own.
+def keep_all(lesson: str, parts: Mapping[str, Callable]) -> list[Kept]:
+    """Write each part's source, with what it uses of the notebook, to a file of its own.
 
     Raises OptionError, with nothing written, for an option whose name can be none of a file's, for a part
     whose source cannot be found, or which uses something of the notebook that cannot be written down, and
-    where the file cannot be written or, read back, is no such part.
+    where a file cannot be written or, read back, is no such part.
     """
-    (made,) = keep_all(lesson, {option: part})
-    return made
-
-
-def keep_all(lesson: str, parts: Mapping[str, Callable]) -> list[Kept]:
-    """Keep several parts, by option: all of them, or, where one cannot be kept, none. Raises what `keep`
-    does."""
     texts = {option: text_of(lesson, option, part) for option, part in parts.items()}
     made = [Kept(lesson, option, paths.MINE / f"lesson_{lesson}_{option}.py") for option in texts]
     if not made:
@@ -110,7 +103,7 @@ def _check_loads(part: Kept) -> None:
 
 
 def text_of(lesson: str, option: str, part: Callable) -> str:
-    """The text of the file in which a part is kept. Raises what `keep` does."""
+    """The text of the file in which a part is kept. Raises OptionError as `keep_all` does."""
     if not isinstance(option, str) or not option.isidentifier():
         raise OptionError(f"a part cannot be kept as {shown(option)}: give it the name of its option")
     pieces = _Pieces()

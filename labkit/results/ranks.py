@@ -11,7 +11,6 @@ from labkit.results.record import Record, Sample
 from labkit.results.typed import Count, Positive, Time
 
 ONE, CUT, CUT_NCCL = "one", "cut", "cut, sums by NCCL"
-SIDES = (ONE, CUT, CUT_NCCL)
 SUMS = ("residual_sum", "AllReduce")  # in names of kernels that make a sum over GPUs, or add one
 
 
@@ -19,8 +18,8 @@ SUMS = ("residual_sum", "AllReduce")  # in names of kernels that make a sum over
 class RanksRun(Sample):
     """The decode steps of requests that were served together.
 
-    side: on how many GPUs, one of SIDES. kernels_us: microseconds of each kernel, by name, in a step that was
-    profiled after the run on the first rank's GPU; {} where none was.
+    side: on how many GPUs: ONE, CUT or CUT_NCCL. kernels_us: microseconds of each kernel, by name, in a step
+    that was profiled after the run on the first rank's GPU; {} where none was.
     """
 
     side: str

@@ -9,7 +9,7 @@ from bad_values import JUNK, NO_RUNG, NO_SIZE, without
 from labkit import lab
 from labkit.errors import OptionError
 from labkit.ladder import LADDER, LESSONS
-from labkit.learn.kept import keep
+from labkit.learn.kept import keep_all
 from labkit.show import show_diff, show_source
 
 HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
@@ -76,7 +76,7 @@ CASES = [
     *values_of(
         "keep, option",
         "cannot be kept as",
-        lambda _, bad: keep("01", bad, lab.check_batch),
+        lambda _, bad: keep_all("01", {bad: lab.check_batch}),
         FILE_NAMES,
         OptionError,
     ),

@@ -1,6 +1,7 @@
 """Parts that the reader keeps: source of a notebook as a file that stands alone, and runs when asked to."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -9,7 +10,7 @@ from labkit import paths
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
 from labkit.learn import kept
-from labkit.learn.kept import is_written, keep, keep_all, num_gaps
+from labkit.learn.kept import Kept, is_written, keep_all, num_gaps
 
 CELLS = (
     "import math\nimport torch as t\nfrom collections import deque as queue",
@@ -83,6 +84,11 @@ def notebook():
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "MINE", tmp_path / "mine")
     return tmp_path / "mine"
+
+
+def keep(lesson: str, option: str, part: Callable) -> Kept:
+    (made,) = keep_all(lesson, {option: part})
+    return made
 
 
 def test_a_part_is_kept_with_what_it_uses_and_nothing_else(notebook, folder):

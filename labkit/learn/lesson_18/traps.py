@@ -41,12 +41,6 @@ def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int
     return shard(layer, num_heads, rank, size)._replace(qkv=rows)
 
 
-def two_sums(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
-    """A sum in each half, and the residual after it."""
-    x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
-    return x + ranks.sum(layer.mlp_out(layer.mlp_in(x)))
-
-
 def sums_the_residual(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
     """The residual is added before the sum."""
     x = ranks.sum(x + layer.attention_out(layer.attend(layer.qkv(x))))
