@@ -15,8 +15,7 @@ from labkit.watch.capture import (
     capture,
     recorded_step,
 )
-from labkit.watch.failures import PlantedError, planted_failure, planted_nan
-from labkit.watch.fault_points import fault_points
+from labkit.watch.failures import PlantedError, planted_failure
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.inputs import record_inputs
 from labkit.watch.launches import (

@@ -2,10 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from labkit.watch.replaced import replaced
 
@@ -51,32 +47,4 @@ def planted_failure(
         return call
 
     with replaced(owner, name, failing):
-        yield
-
-
-@contextmanager
-def planted_nan(
-    owner: object, name: str, at_call: int = 0, row: int = 0, look: Callable[[], object] = lambda: None
-) -> Iterator[None]:
-    """Inside the block, the call of `owner.name` with the number `at_call` gives NaN for one request.
-
-    owner.name: gives a tensor [B, ...] with a row per request. row: of the request, counted round from 0.
-    look: called just before. Raises OptionError if the owner does not let `name` be watched.
-    """
-    calls = 0
-
-    def breaking(inner: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(*args: Any, **kwargs: Any) -> Tensor:
-            nonlocal calls
-            calls += 1
-            made = inner(*args, **kwargs)
-            if calls - 1 == at_call:
-                look()
-                made = made.clone()
-                made[row % len(made)] = torch.nan
-            return made
-
-        return call
-
-    with replaced(owner, name, breaking):
         yield

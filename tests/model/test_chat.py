@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from small_checkpoint import save_small_checkpoint
 from transformers import AutoTokenizer
 
 from labkit import LanguageModel, load_model
 from labkit.errors import CheckpointError, RequestError
-from labkit.model.small import save_small_checkpoint
 
 CHATML = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'robot' %}"

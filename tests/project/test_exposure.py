@@ -11,13 +11,13 @@ import pytest
 import torch
 from bench_commands import TINY, bench
 from helpers import GREEDY, make_engine
+from small_checkpoint import save_small_checkpoint
 from sockets import network_calls
 
 from labkit import doctor, lab, load_model
 from labkit.bench import __main__ as bench_main
 from labkit.engine import StreamingServer
 from labkit.errors import CheckpointError
-from labkit.model.small import save_small_checkpoint
 from labkit.paths import ROOT
 
 SERVE = ROOT / "labkit" / "serve"

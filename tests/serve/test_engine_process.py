@@ -17,13 +17,13 @@ import openai
 import pytest
 from helpers import make_engine
 from http_server import NAME, by_wire, serving
+from small_checkpoint import save_small_checkpoint
 from streaming_helpers import TIMEOUT, wait_for
 
 from labkit import SamplingParams, load_model
 from labkit.engine import StreamingServer
 from labkit.engine.prompt import Limits
 from labkit.errors import LabkitError, RequestError, StreamError
-from labkit.model.small import save_small_checkpoint
 from labkit.paths import ROOT
 from labkit.serve import engine_process
 from labkit.serve.__main__ import engine_server, make_parser

@@ -8,9 +8,9 @@ import openai
 import pytest
 from helpers import make_engine
 from http_server import NAME, serving
+from small_checkpoint import save_small_checkpoint
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, load_model
-from labkit.model.small import save_small_checkpoint
 
 PROMPTS = [[1, 2, 3], [7], list(range(20, 33)), [9, 9]]
 GREEDY = {"model": NAME, "temperature": 0, "max_tokens": 8}

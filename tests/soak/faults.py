@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from fault_points import fault_points
 from schedules import ERRORS, FAMILIES, PROMPTS, Fault, Schedule, draw_schedule, which_request
 from tqdm import tqdm
 
@@ -20,7 +21,6 @@ from labkit.model import LanguageModel
 from labkit.model.small import SMALL_MODELS, small_model
 from labkit.options import EngineOptions
 from labkit.watch.failures import PlantedError
-from labkit.watch.fault_points import fault_points
 from labkit.watch.replaced import noting, replaced
 
 MOST_STEPS = 400  # of a schedule: more than its tokens, failures and preemptions together

@@ -15,13 +15,13 @@ from bad_values import NO_FILES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_records import run_of, runs_record
+from small_checkpoint import save_small_checkpoint
 
 from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model, paths
 from labkit.errors import LabkitError
 from labkit.learn.progress import progress
 from labkit.model import GPT2Config
 from labkit.model.llama_config import LlamaConfig
-from labkit.model.small import save_small_checkpoint
 from labkit.results.files import load_file
 
 pytestmark = pytest.mark.slow

@@ -4,6 +4,7 @@ import random
 
 import faults
 import pytest
+from fault_points import fault_points, planted_nan
 from faults import Trial, points_called, run_schedule, schedule_for
 from helpers import EXACT, Boom, make_engine
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from labkit.engine.step.slots import DeviceSlots
 from labkit.errors import BrokenEngineError
 from labkit.kvcache import PrefixCache
 from labkit.results.files import load_file
-from labkit.watch import PlantedError, fault_points, planted_failure, planted_nan
+from labkit.watch import PlantedError, planted_failure
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 
 from labkit import watch
 
@@ -59,21 +58,3 @@ def test_a_call_that_fails_behind_its_work_has_done_it():
     with watch.planted_failure(worker := Noting(), "work", at_call=1, error=MemoryError, is_behind=True):
         assert outcomes(worker, 3) == [0, "work was made to fail, its work done", 2]
     assert done == [0, 1, 2]
-
-
-class Rows:
-    watch_points = ("work",)
-    numbers = torch.ones(3, 2)
-
-    def work(self):
-        return self.numbers
-
-
-@pytest.mark.parametrize("row", [1, 4])
-def test_one_request_gets_numbers_that_are_none(row):
-    rows, looks = Rows(), []
-    with watch.planted_nan(rows, "work", at_call=1, row=row, look=lambda: looks.append(1)):
-        made = [rows.work() for _ in range(3)]
-    assert made[0].isfinite().all() and made[2].isfinite().all() and looks == [1]
-    assert made[1].isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
-    assert rows.numbers.isfinite().all()  # what works on is its own

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fault_points import planted_nan
 from helpers import (
     GREEDY,
     SEEDED,
@@ -29,7 +30,7 @@ from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
-from labkit.watch import PlantedError, planted_failure, planted_nan
+from labkit.watch import PlantedError, planted_failure
 
 needs_interpreter = pytest.mark.skipif(
     triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"

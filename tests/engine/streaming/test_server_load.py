@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from async_helpers import OnALoop
+from fault_points import fault_points
 from helpers import ENGINES, GREEDY, assert_no_block_is_lost, make_engine, tokens_alone
 from streaming_helpers import (
     EACH_PARAMS,
@@ -26,7 +27,7 @@ from streaming_helpers import (
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
 from labkit.errors import OverloadedError, StreamError
-from labkit.watch import PlantedError, fault_points, planted_failure
+from labkit.watch import PlantedError, planted_failure
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,11 @@
-"""Where a step can fail: every call of an engine's parts that may be watched."""
+"""Where a step can fail: every call of an engine's parts that may be watched. And a NaN put there."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.engine.packed_prefill import PackedPrefill
@@ -6,7 +13,7 @@ from labkit.engine.step.chunk import ChunkInFlight
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
 from labkit.engine.step.staging import PinnedStaging, PinnedTokens, TokenCopy
 from labkit.watch.launches import device_step_of
-from labkit.watch.replaced import watch_points_of
+from labkit.watch.replaced import replaced, watch_points_of
 
 FaultPoint = tuple[object, str]  # an owner, and the name of what is called there, as `replaced` takes them
 
@@ -47,3 +54,31 @@ def parts_of(engine: InferenceEngine) -> list[object]:
         chunk_step = engine.prefill.chunk_step
         parts += [chunk_step, chunk_step.device_step.attention, chunk_step.sampler, ChunkInFlight]
     return [part for part in parts if part is not None]
+
+
+@contextmanager
+def planted_nan(
+    owner: object, name: str, at_call: int = 0, row: int = 0, look: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Inside the block, the call of `owner.name` with the number `at_call` gives NaN for one request.
+
+    owner.name: gives a tensor [B, ...] with a row per request. row: of the request, counted round from 0.
+    look: called just before. Raises OptionError if the owner does not let `name` be watched.
+    """
+    calls = 0
+
+    def breaking(inner: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            nonlocal calls
+            calls += 1
+            made = inner(*args, **kwargs)
+            if calls - 1 == at_call:
+                look()
+                made = made.clone()
+                made[row % len(made)] = torch.nan
+            return made
+
+        return call
+
+    with replaced(owner, name, breaking):
+        yield
