@@ -45,17 +45,6 @@ class Flights:
         """How many tokens of the launched steps no request got."""
         return self.tokens_launched - self.tokens_handed_out
 
-    @property
-    def calls_that_waited(self) -> list[int]:
-        """The calls that read a step while no later step was in flight, so that the device had to wait."""
-        ahead = {flight.read_in for flight in self.flights if flight.read_in is not None}
-        behind = {call for f in self.flights for call in self._calls_on_board(f)}
-        return sorted(ahead - behind)
-
-    def _calls_on_board(self, flight: Flight) -> range:
-        """The calls that ended with this step in flight."""
-        return range(flight.launched_in, self.calls + 1 if flight.read_in is None else flight.read_in)
-
 
 @contextmanager
 def record_flights(engine: InferenceEngine) -> Iterator[Flights]:

@@ -52,7 +52,7 @@ def test_where_blocks_are_missing_the_next_step_waits_until_room_was_made(tiny):
         assert engine.stats().counters.preemptions == 2
         engine.check_integrity()
         made[part] = [[o.token_id for o in outputs if o.request_id == i] for i in range(len(PROMPTS))]
-        waits = len(watched.calls_that_waited)
-        # Behind: twice for blocks, when two end together, and at the end.
-        assert waits == (4 if part is Behind else watched.calls)
+        at_once = sum(flight.launched_in == flight.read_in for flight in watched.flights)
+        # Behind: the first step, and the one after each wait: twice for blocks, and when two end together.
+        assert at_once == (4 if part is Behind else watched.calls)
     assert made[Behind] == made[AtOnce]
