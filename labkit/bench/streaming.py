@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 
+from labkit.bench.metrics import metrics_of
 from labkit.bench.workload import Request, Workload, make_run
 from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
+from labkit.engine.request import Timing
 from labkit.errors import OptionError, OverloadedError
 from labkit.results.latency import LatencyMetrics
 from labkit.results.runs import Run
@@ -160,13 +161,5 @@ def felt_latency(consumers: list[Consumer]) -> LatencyMetrics:
 
     ITL: the gaps between chunks, which are single tokens unless the stream interval is larger.
     """
-    submitted = [consumer.stream.submitted for consumer in consumers]
-    return LatencyMetrics(
-        ttft=tuple(c.times[0] - s for c, s in zip(consumers, submitted, strict=True)),
-        queue_wait=tuple(c.completion.timing.admitted - s for c, s in zip(consumers, submitted, strict=True)),
-        tpot=tuple((c.times[-1] - c.times[0]) / (c.num_tokens - 1) for c in consumers if c.num_tokens > 1),
-        itl=tuple(later - earlier for c in consumers for earlier, later in pairwise(c.times)),
-        latency=tuple(c.times[-1] - s for c, s in zip(consumers, submitted, strict=True)),
-        tokens=sum(c.num_tokens for c in consumers),
-        span=max(c.times[-1] for c in consumers) - min(submitted),
-    )
+    timings = [Timing(c.stream.submitted, c.completion.timing.admitted, tuple(c.times)) for c in consumers]
+    return metrics_of(timings, [consumer.num_tokens for consumer in consumers])
