@@ -1,5 +1,5 @@
 """What the hardware allows: the bytes a decode step must move, over the bandwidth measured here; and how soon
-a chain of kernels can end, however little each does."""
+a chain of kernels can end, however little each does. And what a step takes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from labkit.engine import InferenceEngine
 from labkit.kernels.eight_bit import ALIGNMENT, bytes_of_head
 from labkit.model import ModelConfig, Network
 from labkit.model.checkpoint import network_without_weights
@@ -219,6 +220,18 @@ def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: in
 
     timed(), timed()
     return min(timed() for _ in range(repeats))
+
+
+def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
+    """Seconds of each of `num_steps` decode steps of an engine in `watch.steady_decode`, synchronized."""
+    seconds = []
+    for _ in range(num_steps):
+        synchronize(engine.device)
+        started = time.perf_counter()
+        engine.step()
+        synchronize(engine.device)
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def synchronize(device: torch.device) -> None:

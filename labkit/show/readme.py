@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import matplotlib
+import pandas as pd
 
 from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
@@ -18,7 +19,6 @@ from labkit.results.ranks import RanksRecord
 from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
-from labkit.show.markdown import markdown, ran
 
 PAGES = tuple(
     ROOT / name
@@ -54,6 +54,18 @@ def record_hash(name: str) -> str:
     """The SHA-256 of a record's file, in hexadecimal: a picture carries that of the record it was made
     from."""
     return hashlib.sha256((RESULTS / f"{name}.json").read_bytes()).hexdigest()
+
+
+def ran(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of engines that ran: one that is not installed has nothing but dashes."""
+    return table.loc[lambda rows: (rows != "–").any(axis=1)]
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table of text in Markdown, its numbers to the right."""
+    head = " | ".join([str(table.index.name), *table.columns])
+    rows = [" | ".join([str(name), *values]) for name, *values in table.itertuples()]
+    return "\n".join([f"| {head} |", "| --- |" + " ---: |" * len(table.columns), *(f"| {r} |" for r in rows)])
 
 
 def ladder_table() -> str:

@@ -7,7 +7,6 @@ from labkit.watch.blocks import (
     record_steps,
     snapshot,
 )
-from labkit.watch.calls import profiled_by
 from labkit.watch.capture import (
     CapturedLaunch,
     LaunchRecorder,
@@ -24,7 +23,7 @@ from labkit.watch.launches import (
     layer_of,
     log_step,
 )
-from labkit.watch.operators import OperatorCounter
+from labkit.watch.operators import OperatorCounter, profiled_by
 from labkit.watch.paths import record_paths
 from labkit.watch.positions import Positions, record_positions
 from labkit.watch.replaced import noting, replaced

@@ -1,6 +1,10 @@
-"""The operators that PyTorch dispatches, and functions that count as a single one, as kernels do on a GPU."""
+"""What is called: operators that PyTorch dispatches, functions that count as a single one, as kernels do on a
+GPU, and Python's own functions."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import torch
 from torch import Tensor
@@ -74,3 +78,14 @@ def tensors_of(tree: object) -> tuple[Tensor, ...]:
 def storage(tensor: Tensor) -> int:
     """The address of the memory that a tensor lies in; a view has that of its base."""
     return tensor.untyped_storage().data_ptr()
+
+
+@contextmanager
+def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
+    """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`."""
+    previous = sys.getprofile()
+    sys.setprofile(on_event)
+    try:
+        yield
+    finally:
+        sys.setprofile(previous)

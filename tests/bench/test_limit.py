@@ -1,4 +1,4 @@
-"""The hardware's limit: bytes and operations counted, bandwidth measured."""
+"""The hardware's limit: bytes and operations counted, bandwidth and steps measured."""
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from labkit.bench import (
     on_paper,
     read_bandwidth,
     step_limit,
+    time_decode_steps,
 )
 from labkit.model.checkpoint import random_network
 from labkit.model.config import GPT2Config
@@ -76,3 +77,38 @@ def test_flops_agree_with_torchs_own_counter(tiny):
     unneeded = 4 * config.n_layer * config.n_embd * (num_tokens * (num_tokens - 1) / 2)
     counted = counter.get_total_flops() - unneeded
     assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
+
+
+# --- what a step takes: one time each, around the step alone ---------------------------------------------
+
+
+class Clocked:
+    """An engine whose steps take 2, 3, 4 ... seconds of a clock that nothing else moves."""
+
+    device = None
+
+    def __init__(self):
+        self.now, self.steps = 100.0, 0
+
+    def step(self):
+        self.steps += 1
+        self.now += 1 + self.steps
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    engine = Clocked()
+    monkeypatch.setattr(limit.time, "perf_counter", lambda: engine.now)
+    return engine
+
+
+def test_each_step_is_timed_by_itself(monkeypatch, engine):
+    waits = []
+
+    def synchronize(device):
+        waits.append(engine.steps)
+        engine.now += 50 if len(waits) % 2 else 0.5  # before a step: not counted; behind it: a part of it
+
+    monkeypatch.setattr(limit, "synchronize", synchronize)
+    assert time_decode_steps(engine, 3) == [2.5, 3.5, 4.5]
+    assert waits == [0, 1, 1, 2, 2, 3]  # the device is waited for before and behind each step

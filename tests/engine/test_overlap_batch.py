@@ -18,8 +18,7 @@ from helpers import (
 from labkit import LADDER, InferenceEngine
 from labkit.engine import InferenceSession
 from labkit.paths import ROOT
-from labkit.watch import replaced
-from labkit.watch.calls import profiled_by
+from labkit.watch import profiled_by, replaced
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 LONG = 24

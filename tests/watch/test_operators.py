@@ -1,5 +1,8 @@
-"""Operators as PyTorch dispatches them, and functions that count as one launch."""
+"""Operators as PyTorch dispatches them, functions that count as one launch, and Python's calls."""
 
+import sys
+
+import pytest
 import torch
 
 from labkit import watch
@@ -53,3 +56,37 @@ def test_tensors_are_found_however_deep_and_views_share_their_storage():
     x, y = torch.zeros(4), torch.zeros(2)
     assert [t.shape for t in tensors_of(([x, {"y": y}], 3, None))] == [x.shape, y.shape]
     assert storage(x) == storage(x[2:]) != storage(y)
+
+
+# --- Python's calls ---------------------------------------------------------------------------------------
+
+
+def called():
+    return None
+
+
+def test_calls_inside_the_block_are_heard_of_and_none_outside():
+    heard = []
+
+    def on_event(frame, event, _):
+        if event == "call":
+            heard.append(frame.f_code.co_name)
+
+    called()
+    with watch.profiled_by(on_event):
+        called()
+    called()
+    assert heard.count("called") == 1
+
+
+def test_who_listened_before_listens_again_even_after_an_error():
+    def earlier(*_):
+        return None
+
+    sys.setprofile(earlier)
+    try:
+        with pytest.raises(ZeroDivisionError), watch.profiled_by(lambda *_: None):
+            raise ZeroDivisionError
+        assert sys.getprofile() is earlier
+    finally:
+        sys.setprofile(None)

@@ -7,9 +7,8 @@ from tqdm import tqdm
 from labkit.bench.commands.arguments import COUNT, LENGTH, ModelFlags, RungFlag, batch_sizes_flag, model_of
 from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.targets import record_if_asked
-from labkit.bench.limit import decode_limit, measure_bandwidth
+from labkit.bench.limit import decode_limit, measure_bandwidth, time_decode_steps
 from labkit.bench.profile import profile_decode_step
-from labkit.bench.step_time import time_decode_steps
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER

@@ -1,7 +1,10 @@
 """All peers on one workload, in turn."""
 
 import gc
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -21,7 +24,6 @@ from labkit.bench.peers.generate import (
 )
 from labkit.bench.peers.run import CannotServeError, Peer, PeerRun
 from labkit.bench.peers.rungs import labkit_peer
-from labkit.bench.peers.time_limit import TookTooLongError, time_limit
 from labkit.bench.peers.vllm import VLLM, vllm_peer
 from labkit.bench.workload import Workload
 from labkit.engine.device import default_dtype, pick_device
@@ -111,3 +113,30 @@ def warmed_up(make: Callable[[], Peer]) -> Peer | str:
         said = str(error).strip() or "no message"
         return f"{type(error).__name__}: {said.splitlines()[0][:200]}"
     return peer
+
+
+class TookTooLongError(BaseException):
+    """The time of a `time_limit` is over. No `Exception`, which code on the way up might take for its own."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Inside the block, TookTooLongError is raised after so many seconds of wall clock.
+
+    There is no limit where the system has no alarm (Windows) or outside of the main thread. Code that is not
+    Python's is interrupted when it returns.
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(*_: object) -> None:
+        raise TookTooLongError(f"it took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

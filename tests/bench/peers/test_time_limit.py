@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from labkit.bench.peers.time_limit import TookTooLongError, time_limit
+from labkit.bench.peers.together import TookTooLongError, time_limit
 
 needs_alarm = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarm")
 
