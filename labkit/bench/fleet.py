@@ -23,6 +23,7 @@ from labkit.results.fleet import FleetRun
 from labkit.serve.affinity import POLICIES, SLACK
 
 BATCH = 64  # requests that a replica decodes together
+KEPT = 8  # prompts' beginnings that a replica's prefix cache has room for
 MOST_ONGOING = 256  # that it takes at once, as the application has it by default
 BOUND = 1.25  # times the mean load, up to which a group takes requests of its own beginnings
 MEDIAN_ANSWER, LONGEST_ANSWER = 128, 512  # tokens
@@ -75,10 +76,9 @@ class Asked:
 
 @dataclass
 class Replica:
-    """Requests that share steps. kept: how many prompts' beginnings its prefix cache has room for."""
+    """Requests that share steps."""
 
     service: Service
-    kept: int
     now: float = 0.0
     steps: float = 0.0  # decode steps so far, parts of one included
     running: list[tuple[float, int, Asked]] = field(default_factory=list)  # by the step that ends them
@@ -105,7 +105,7 @@ class Replica:
             asked.has_hit = asked.prefix in self.cached
             self.cached[asked.prefix] = None
             self.cached.move_to_end(asked.prefix)
-            if len(self.cached) > self.kept:
+            if len(self.cached) > KEPT:
                 self.cached.popitem(last=False)
             tokens = QUESTION + (0 if asked.has_hit else SYSTEM_PROMPT)
             self.now += tokens * self.service.prompt_token
@@ -147,9 +147,9 @@ def arrivals(rate: float, num: int, prefixes: int, seed: int) -> Iterator[Asked]
 
 
 @cache
-def mean_answer(seed: int = 0) -> float:
+def mean_answer() -> float:
     """The mean of answers' lengths, in tokens."""
-    numbers = random.Random(seed)
+    numbers = random.Random(0)
     return sum(lognormal(numbers, MEDIAN_ANSWER, LONGEST_ANSWER) for _ in range(10_000)) / 10_000
 
 
@@ -159,7 +159,7 @@ class Fleet:
 
     in_groups: each ingress has replicas of its own, and requests that begin alike come to the same ingress;
     without, each ingress has all replicas, and requests come to any. prefixes: different beginnings of
-    prompts for each replica; kept: that a replica's cache has room for.
+    prompts for each replica.
     """
 
     service: Service
@@ -168,7 +168,6 @@ class Fleet:
     ingresses: int = 1
     in_groups: bool = False
     prefixes: int = 4
-    kept: int = 8
 
     def rate(self, share: float) -> float:
         """Requests per second that are this share of what all replicas can serve."""
@@ -239,7 +238,7 @@ class Simulation:
         """A replica more, with an empty cache."""
         name = str(self.joined)
         self.joined += 1
-        self.live[name] = Replica(self.fleet.service, self.fleet.kept, now)
+        self.live[name] = Replica(self.fleet.service, now)
         for ingress in self.ingresses_of(name):
             ingress.loads[name] = 0
 

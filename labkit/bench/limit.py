@@ -142,8 +142,8 @@ def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> flo
     return 2.0 * (config.num_matrix_weights * num_tokens + head + config.kv_values_per_token * seen)
 
 
-def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:
-    """Bytes per second (read plus written) of a large device-to-device copy, the fastest of `repeats`.
+def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None) -> float:
+    """Bytes per second (read plus written) of a large device-to-device copy, the fastest of nine.
 
     num_bytes: the size of the copy; None: large enough to miss the caches (128 MB; 1 GB on a GPU).
     """
@@ -151,11 +151,11 @@ def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None, rep
     num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
     source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    return 2 * num_bytes / fastest_seconds(lambda: target.copy_(source), device, repeats)
+    return 2 * num_bytes / fastest_seconds(lambda: target.copy_(source), device)
 
 
-def read_bandwidth(device: torch.device | str, num_bytes: int | None = None, repeats: int = 9) -> float:
-    """Bytes per second of a sum over a large tensor, which writes next to nothing: the fastest of `repeats`.
+def read_bandwidth(device: torch.device | str, num_bytes: int | None = None) -> float:
+    """Bytes per second of a sum over a large tensor, which writes next to nothing: the fastest of nine.
 
     num_bytes: the size of the tensor; None: as for `copy_bandwidth`. On a CPU with one thread the additions
     can take longer than the reading.
@@ -163,7 +163,7 @@ def read_bandwidth(device: torch.device | str, num_bytes: int | None = None, rep
     device = torch.device(device)
     num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
     source = torch.ones(num_bytes // 4, dtype=torch.float32, device=device)
-    return source.nbytes / fastest_seconds(source.sum, device, repeats)
+    return source.nbytes / fastest_seconds(source.sum, device)
 
 
 def measure_bandwidth(device: torch.device | str) -> Bandwidth:
@@ -171,7 +171,7 @@ def measure_bandwidth(device: torch.device | str) -> Bandwidth:
     return Bandwidth(copy_bandwidth(device), read_bandwidth(device))
 
 
-def chain_seconds(device: torch.device | str, num_kernels: int, repeats: int = 9) -> float | None:
+def chain_seconds(device: torch.device | str, num_kernels: int) -> float | None:
     """Seconds of kernels that do next to nothing, each of which waits for the one before, from a CUDA graph.
 
     A step of as many dependent kernels can take no less, whatever the bytes. None on a CPU, which is given no
@@ -192,21 +192,19 @@ def chain_seconds(device: torch.device | str, num_kernels: int, repeats: int = 9
             for _ in range(REPLAYS):
                 graph.replay()
 
-        return fastest_seconds(replay, device, repeats) / REPLAYS
+        return fastest_seconds(replay, device) / REPLAYS
 
 
-def matmul_rate(
-    device: torch.device | str, dtype: torch.dtype, size: int | None = None, repeats: int = 9
-) -> float:
-    """FLOP per second of a square matrix product on random data, the fastest of `repeats`."""
+def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
+    """FLOP per second of a square matrix product on random data, the fastest of nine."""
     device = torch.device(device)
-    size = size or (8192 if device.type == "cuda" else 1024)
+    size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    return 2 * size**3 / fastest_seconds(lambda: a @ b, device, repeats)
+    return 2 * size**3 / fastest_seconds(lambda: a @ b, device)
 
 
-def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Seconds of the fastest of `repeats` runs, synchronized, after two to warm up.
+def fastest_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of nine runs, synchronized, after two to warm up.
 
     The fastest, because noise only ever hides a ceiling.
     """
@@ -219,7 +217,7 @@ def fastest_seconds(run: Callable[[], object], device: torch.device, repeats: in
         return time.perf_counter() - started
 
     timed(), timed()
-    return min(timed() for _ in range(repeats))
+    return min(timed() for _ in range(9))
 
 
 def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:

@@ -62,10 +62,10 @@ def speedup(before: Sequence[float], after: Sequence[float]) -> float:
     return float(medians[0] / medians[1])
 
 
-def speedup_interval(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Interval:
+def speedup_interval(before: Sequence[float], after: Sequence[float]) -> Interval:
     """The bootstrap interval of `speedup` at the confidence `CONFIDENCE`, from resampled runs."""
     levelled, runs = level(before, after), len(before)
-    picks = np.random.default_rng(seed).integers(0, runs, (2, RESAMPLES, runs))
+    picks = np.random.default_rng(0).integers(0, runs, (2, RESAMPLES, runs))
     medians = [np.median(side[pick], axis=1) for side, pick in zip(levelled, picks, strict=True)]
     tail = 50 * (1 - CONFIDENCE)
     return Interval(*np.percentile(medians[0] / medians[1], [tail, 100 - tail]).tolist())

@@ -31,7 +31,7 @@ def test_limit_counts_weights_once_and_every_live_token():
 
 @pytest.mark.parametrize("num_bytes", [1000, 4096])
 def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_bytes):
-    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device, repeats: run() is None or 0.5)
+    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device: run() is None or 0.5)
     assert copy_bandwidth("cpu", num_bytes) == 2 * num_bytes / 0.5
 
 
@@ -39,7 +39,7 @@ def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_
 def test_a_stream_that_only_reads_counts_each_byte_once(monkeypatch, num_bytes):
     sums = []
 
-    def half_a_second(run, device, repeats):
+    def half_a_second(run, device):
         sums.append(run().item())
         return 0.5
 
