@@ -20,22 +20,13 @@ from helpers import (
 )
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 from streaming_helpers import TIMEOUT, nobody_waits_for_ever, serving, start  # noqa: F401
-from traced import at_lines
+from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit import LADDER, SamplingParams
 from labkit.engine import StreamingServer
 from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError, RequestError
-
-
-@pytest.fixture(autouse=True)
-def interrupts_raise():
-    """As in a terminal: a job in the background begins with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
 
 # --- an error between a step's tokens and its bookkeeping --------------------------------------------------
 

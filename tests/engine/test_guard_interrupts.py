@@ -20,7 +20,7 @@ from helpers import (
 )
 from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS
 from streaming_helpers import nobody_waits_for_ever, serving  # noqa: F401
-from traced import at_lines
+from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine import StreamingServer
@@ -28,14 +28,6 @@ from labkit.engine import guard as guard_module
 from labkit.errors import BrokenEngineError, LabkitError
 
 PRESSED = {"block_size": 2, "max_blocks_per_layer": 14, "max_batch_size": 3}  # some have to wait, or to go
-
-
-@pytest.fixture(autouse=True)
-def interrupts_raise():
-    """As in a terminal: a job in the background begins with interrupts ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def interrupted_at_line(number, times=1, within="labkit"):

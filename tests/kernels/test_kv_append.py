@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import assert_each_wrong_tensor_is_refused
+from refusals import assert_each_wrong_tensor_is_refused, assert_refused
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -284,15 +284,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(path: str, appe
     turned = arguments["v_cache_layer"].transpose(1, 2).contiguous().transpose(1, 2)
     with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
         append(**arguments | {"v_cache_layer": turned})
-
-
-def assert_refused(append: Callable, case: Case, arguments: dict[str, Tensor | int], message: str) -> None:
-    """With an error that begins so, and before anything is written."""
-    before = [bits(pool).clone() for pool in (case.k_pool, case.v_pool)]
-    with pytest.raises(ValueError, match=f"^{message}"):
-        append(**case.arguments | arguments)
-    assert torch.equal(bits(case.k_pool), before[0])
-    assert torch.equal(bits(case.v_pool), before[1])
 
 
 @pytest.mark.parametrize("pos", [-1, 4])

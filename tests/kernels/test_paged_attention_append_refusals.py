@@ -9,9 +9,7 @@ from attention_append_cases import (
     KERNELS,
     MOST_SPLITS,
     NOBODY,
-    Case,
     assert_attends_and_stores,
-    bits,
     each_form,
     make_case,
     needs_triton,
@@ -19,20 +17,11 @@ from attention_append_cases import (
     split_in,
     workspace_for,
 )
-from refusals import assert_each_wrong_tensor_is_refused
+from refusals import assert_each_wrong_tensor_is_refused, assert_refused
 
 from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 
 pytestmark = pytest.mark.slow
-
-
-def assert_refused(attention: Callable, case: Case, changes: dict, message: str) -> None:
-    """With an error that begins so, and before anything is written."""
-    before = [bits(pool).clone() for pool in (case.k_pool, case.v_pool)]
-    with pytest.raises(ValueError, match=f"^{message}"):
-        attention(**case.arguments | changes)
-    assert torch.equal(bits(case.k_pool), before[0])
-    assert torch.equal(bits(case.v_pool), before[1])
 
 
 @each_form

@@ -8,6 +8,7 @@ import torch
 from helpers import APPENDS, append_batch, append_tokens, holds, kv_numbers, manager_state
 from hypothesis import given
 from hypothesis import strategies as st
+from reservations import prompted
 
 from labkit.engine import InferenceSession
 from labkit.kvcache import (
@@ -76,12 +77,6 @@ def test_a_prompt_in_pieces_is_the_prompt_in_one(kind, block_size, first, second
 
 BATCHED = APPENDS[1:]
 TOKEN_PATHS = ["first", "in_place", "boundary", "copy_on_write"]
-
-
-def prompted(manager, first, num_tokens):
-    session = InferenceSession(manager)
-    session.append_prompt(*kv_numbers(manager, first, num_tokens))
-    return session
 
 
 @pytest.mark.slow

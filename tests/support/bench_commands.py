@@ -16,10 +16,11 @@ def bench(monkeypatch, line: str) -> None:
     bench_main.main()
 
 
-def refusal(monkeypatch, capsys, line: str) -> str:
+def refusal(monkeypatch, capsys, line: str, code: int = 2) -> str:
+    """What a command line that ends with this status says."""
     with pytest.raises(SystemExit) as ended:
         bench(monkeypatch, line)
-    assert ended.value.code == 2
+    assert ended.value.code == code
     return capsys.readouterr().err
 
 

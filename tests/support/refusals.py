@@ -1,6 +1,7 @@
 """A kernel's wrapper is given one wrong tensor after another; tests/kernels/test_checks.py has the words."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -63,3 +64,12 @@ def assert_each_wrong_tensor_is_refused(
                 pytest.fail(f"{name} of another {what} is taken")
             for key, each, _ in tensors_of(arguments):
                 assert torch.equal(bytes_of(each), before[key]), key
+
+
+def assert_refused(call: Callable[..., object], case: Any, changes: dict[str, Any], message: str) -> None:
+    """With an error that begins so, and before anything is written. case: has `arguments` and both pools."""
+    before = [bytes_of(pool) for pool in (case.k_pool, case.v_pool)]
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call(**case.arguments | changes)
+    assert torch.equal(bytes_of(case.k_pool), before[0])
+    assert torch.equal(bytes_of(case.v_pool), before[1])

@@ -1,10 +1,13 @@
-"""What happens at a chosen line of the code under test."""
+"""What happens at a chosen line of the code under test, and interrupts that raise."""
 
+import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType, SimpleNamespace
 from typing import Any
+
+import pytest
 
 from labkit import InferenceEngine
 
@@ -35,3 +38,11 @@ def at_lines(
         yield lines
     finally:
         sys.settrace(before)
+
+
+@pytest.fixture(autouse=True)
+def interrupts_raise():
+    """As in a terminal: a job in the background begins with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

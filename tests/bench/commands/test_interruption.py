@@ -1,7 +1,7 @@
 """Ctrl-C in a command: what is complete is kept and marked, the exit status is 130, and there is no trace."""
 
 import pytest
-from bench_commands import TINY, bench
+from bench_commands import TINY, refusal
 
 from labkit.bench.commands import host_time
 from labkit.bench.workload import Workload
@@ -23,13 +23,6 @@ def interrupted_after(calls: int, function):
     return call
 
 
-def ended(monkeypatch, capsys, line: str) -> str:
-    with pytest.raises(SystemExit) as exit:
-        bench(monkeypatch, line)
-    assert exit.value.code == 130
-    return capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "module", "name", "calls", "kept"),
@@ -45,7 +38,7 @@ def test_what_is_complete_is_recorded_and_marked(
 ):
     monkeypatch.setattr(module, name, interrupted_after(calls, getattr(module, name)))
     out = tmp_path / "out.json"
-    said = ended(monkeypatch, capsys, f"{line} --json {out}")
+    said = refusal(monkeypatch, capsys, f"{line} --json {out}", 130)
     assert said.strip().splitlines()[-1].startswith("Interrupted: the figures, and the record")
     record = load_file(out)
     assert record.settings["interrupted"] is True and len(record.samples) == kept
@@ -55,6 +48,6 @@ def test_what_is_complete_is_recorded_and_marked(
 def test_with_nothing_complete_nothing_is_written(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     monkeypatch.setattr(Workload, "run", interrupted_after(5, Workload.run))
-    said = ended(monkeypatch, capsys, f"ladder {SMALL} --rungs 05,07 --json {out}")
+    said = refusal(monkeypatch, capsys, f"ladder {SMALL} --rungs 05,07 --json {out}", 130)
     assert said.strip().splitlines()[-1] == "Interrupted before anything was complete: nothing was written."
     assert not out.exists()
