@@ -19,9 +19,8 @@ CELL_TIMEOUT := 1800# seconds; a cell that takes a minute may take ten times as 
 KERNEL_TIMEOUT := 600# seconds until a kernel answers
 # With CPU=1 pip finds PyTorch's CPU build, too, and prefers it: the address is from PyTorch's own page.
 CPU_BUILD := $(if $(CPU),--extra-index-url https://download.pytorch.org/whl/cpu)
-# Three tests at a time, for on two cores one of them often waits; a file's tests, and a notebook's cells, one
-# after another.
-IN_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+# Two tests at a time; a file's tests, and a notebook's cells, one after another.
+IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 # Beside its outputs a notebook keeps nothing that differs between runs or machines: no execution times,
 # Python version or widget state, and no stream cut in pieces.

@@ -9,6 +9,7 @@ import os
 import sys
 from multiprocessing import connection, forkserver
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -26,11 +27,18 @@ class ForkedKernel:
     stdin = stdout = stderr = None
 
     def __init__(self, command: list[str], env: dict[str, str], cwd: str, **_: Any) -> None:
-        with patch.dict(os.environ, MPLBACKEND=INLINE):
-            forkserver.ensure_running()
         begun, begins = FORKED.Pipe(duplex=False)
         self._process = FORKED.Process(target=run_kernel, args=(command, env, cwd, begins))
-        self._process.start()
+        # A child would run the file of `__main__` first: that may be a shell of the tests by now, with the name
+        # of a file of Triton's among its names.
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:
+            with patch.dict(os.environ, MPLBACKEND=INLINE):
+                forkserver.ensure_running()
+            self._process.start()
+        finally:
+            sys.modules["__main__"] = main
+        begins.close()  # so that a child that has died is no wait without end
         begun.recv()  # it has a group of its own now
         self.pid = self._process.pid
 
