@@ -29,8 +29,8 @@ class ForkedKernel:
     def __init__(self, command: list[str], env: dict[str, str], cwd: str, **_: Any) -> None:
         begun, begins = FORKED.Pipe(duplex=False)
         self._process = FORKED.Process(target=run_kernel, args=(command, env, cwd, begins))
-        # A child would run the file of `__main__` first: that may be a shell of the tests by now, with the name
-        # of a file of Triton's among its names.
+        # A child would run the file of `__main__` first: that may be a shell of the tests by now, with the
+        # name of a file of Triton's among its names.
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:
             with patch.dict(os.environ, MPLBACKEND=INLINE):
