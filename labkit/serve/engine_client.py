@@ -161,7 +161,7 @@ class EngineClient:
         if pending.number in self._pending:  # else it was left, or has ended with the engine's process
             try:
                 self._send([pending.number, token_ids, vars(pending.params)])
-                pending.prompt = token_ids
+                pending.prompt, pending.submission.num_prompt_tokens = token_ids, len(token_ids)
             except Exception as error:
                 self._end(pending, error)
 

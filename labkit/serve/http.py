@@ -224,6 +224,7 @@ class Door:
                 streams.append(self.server.submit_async(prompt, params))
             at_end.callback(asyncio.ensure_future(self.leaving(request.receive, streams)).cancel)
             pieces = merged(streams)
+            form.counted = streams if asked.continuous_usage else ()
             if not asked.is_stream:
                 completions = await self.collect(pieces, len(streams))
                 return JSONResponse(form.whole(completions, asked.n).model_dump(mode="json"))

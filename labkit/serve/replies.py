@@ -17,11 +17,13 @@ from pydantic import BaseModel
 
 from labkit.engine import Completion
 from labkit.engine.sampling import logprobs_of
+from labkit.engine.streaming import AsyncTokenStream
 from labkit.serve.errors import ApiError
 from labkit.serve.logprobs import ChatLogprobs, Spelling, TextLogprobs
 
 TEXT = "\0"  # where a frame's text goes; JSON writes it as an escape that no other field has
 LOGPROBS = "\1"  # where its log probabilities go
+USAGE = "\2"  # where the number of its answer's tokens so far goes
 DONE = b"data: [DONE]\n\n"
 
 
@@ -39,18 +41,24 @@ def usage_of(completions: Sequence[Completion], n: int) -> CompletionUsage:
     """The tokens of all answers, and of each prompt once. n: answers to each prompt."""
     prompts = sum(len(completion.prompt_token_ids) for completion in completions[::n])
     made = sum(len(completion.token_ids) for completion in completions)
-    return CompletionUsage(prompt_tokens=prompts, completion_tokens=made, total_tokens=prompts + made)
+    return counted_usage(prompts, made)
+
+
+def counted_usage(prompt: int, made: int) -> CompletionUsage:
+    """So many tokens of prompts, and so many made."""
+    return CompletionUsage(prompt_tokens=prompt, completion_tokens=made, total_tokens=prompt + made)
 
 
 class TextForm:
     """How /v1/completions answers one request.
 
     model: the name that the client knows the model by. spelling: of its tokens, if the client asks for log
-    probabilities; else None.
+    probabilities; else None. counted: the answers' streams, if each frame is to count their tokens.
     """
 
     prefix = "cmpl"
     logprobs_of = TextLogprobs
+    counted: Sequence[AsyncTokenStream] = ()
 
     def __init__(self, model: str, spelling: Spelling | None = None) -> None:
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
@@ -82,7 +90,8 @@ class TextForm:
 
     def frames(self, index: int) -> "Frames":
         """The frames of one answer."""
-        return Frames(self._body([self._blank_choice(index)]), self._logprobs())
+        stream = self.counted[index] if self.counted else None
+        return Frames(self._body([self._blank_choice(index)]), self._logprobs(), stream)
 
     def usage_frame(self, completions: Sequence[Completion], n: int) -> bytes:
         """The last frame of a stream whose client asked for usage: no choices, and all tokens counted."""
@@ -147,7 +156,8 @@ class ChatForm(TextForm):
         """A frame that says who speaks."""
         choice = self._blank_choice(index)
         delta = choice["delta"] | {"role": "assistant", "content": ""}
-        return frame(self._body([choice | {"delta": delta}]))
+        usage = counted_usage(self.counted[index].num_prompt_tokens, 0).model_dump() if self.counted else None
+        return frame(self._body([choice | {"delta": delta}], usage))
 
     def blank(self) -> BaseModel:
         return self._reply([ChunkChoice(index=0, delta=ChoiceDelta(content=TEXT))], None)
@@ -172,33 +182,45 @@ def blank_body(form: type[TextForm], model: str) -> dict[str, Any]:
 class Frames:
     """The frames of one answer in a stream: JSON is made once, with each text put in its place."""
 
-    def __init__(self, body: dict[str, Any], logprobs: TextLogprobs | None = None) -> None:
+    def __init__(
+        self,
+        body: dict[str, Any],
+        logprobs: TextLogprobs | None = None,
+        counted: AsyncTokenStream | None = None,
+    ) -> None:
         """body: with TEXT where each frame's text goes, and no finish reason; it is changed. logprobs: of the
-        answer; None if nobody asks for them."""
-        self._logprobs, self._tokens = logprobs, list[int]()  # those that no frame has had
+        answer; counted: its stream, whose tokens each frame counts; None if nobody asks for them."""
+        self._logprobs, self._counted = logprobs, counted
+        self._tokens, self._num_made = list[int](), 0  # those that no frame has had; all
         if logprobs is not None:
             body["choices"][0]["logprobs"] = LOGPROBS
+        if counted is not None:
+            body["usage"] = USAGE
         self._before, self._after = json.dumps(body).split(json.dumps(TEXT))
         body["choices"][0]["finish_reason"] = TEXT + TEXT
         self._last = json.dumps(body)
 
     def text(self, text: str, token_ids: Sequence[int]) -> bytes:
         """A frame with more of the answer, and the tokens that it is made of; none without text."""
-        if self._logprobs is None:
+        if self._logprobs is None and self._counted is None:
             return f"data: {self._before}{json.dumps(text)}{self._after}\n\n".encode() if text else b""
         self._tokens += token_ids
-        return self._scored(self._before, text, self._after) if text else b""
+        return self._filled(self._before, text, self._after) if text else b""
 
     def end(self, text: str, token_ids: Sequence[int], reason: str) -> bytes:
         """The last frame, with what is left of the text."""
         body = self._last.replace(json.dumps(TEXT + TEXT), json.dumps(reason))
         before, after = body.split(json.dumps(TEXT))
         self._tokens += token_ids
-        return self._scored(before, text, after)
+        return self._filled(before, text, after)
 
-    def _scored(self, before: str, text: str, after: str) -> bytes:
-        """A frame, with the log probabilities of the tokens that have come."""
+    def _filled(self, before: str, text: str, after: str) -> bytes:
+        """A frame, with the log probabilities of the tokens that have come, and their number."""
         tokens, self._tokens = self._tokens, []
+        self._num_made += len(tokens)
+        if self._counted is not None:
+            usage = counted_usage(self._counted.num_prompt_tokens, self._num_made).model_dump_json()
+            after = after.replace(json.dumps(USAGE), usage)
         if self._logprobs is not None:
             entries = json.dumps(self._logprobs.of(logprobs_of(tokens)).model_dump(mode="json"))
             before, after = (part.replace(json.dumps(LOGPROBS), entries) for part in (before, after))

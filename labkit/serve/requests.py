@@ -19,7 +19,7 @@ MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of a completion, and of a chat, as O
 MOST_STOPS, LONGEST_STOP = 32, 1000
 MOST_ENTRIES = 1024  # of any other list or object: to check millions would hold up all streams
 SEEDS = range(-(2**63), 2**63)  # as OpenAI has it
-STREAM_OPTIONS = {"include_usage", "include_obfuscation", "continuous_usage_stats"}  # the last two: off alone
+STREAM_OPTIONS = {"include_usage", "continuous_usage_stats", "include_obfuscation"}  # the last one: off alone
 
 SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the reply is a stream
     ("completions", False): TypeAdapter(completions.CompletionCreateParamsNonStreaming),
@@ -62,6 +62,7 @@ class Asked:
     """A request for completions: each prompt is answered n times.
 
     prompts: texts or token ids. include_usage: a stream ends with a frame that counts its tokens.
+    continuous_usage: each of its frames counts those so far.
     """
 
     prompts: Sequence[str | Sequence[int]]
@@ -69,6 +70,7 @@ class Asked:
     n: int = 1
     is_stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
 
     @property
     def choices(self) -> list[tuple[str | Sequence[int], SamplingParams]]:
@@ -142,6 +144,10 @@ def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any
     is_stream = given.get("stream", False)
     if not isinstance(is_stream, bool):
         raise ApiError(400, f"stream must be true or false, not {shown(is_stream)}", "stream")
+    foreign = "messages" if endpoint == "completions" else "prompt"
+    if foreign in given:
+        message = f"{foreign} is for another endpoint than {endpoint}"
+        raise ApiError(400, message, foreign, "unknown_parameter")
     check_sizes(given, most_messages)
     # What is in a list of token ids is for `prompts_of` to check: they may be many.
     seen = given | {"prompt": ""} if isinstance(given.get("prompt"), list) else given
@@ -201,13 +207,14 @@ def read_asked(
     if options and not is_stream:
         raise ApiError(400, "stream_options are for stream = true", "stream_options")
     for name, value in options.items():
-        if name not in STREAM_OPTIONS or not isinstance(value, bool) or (value and name != "include_usage"):
-            message = (
-                f"stream_options may say include_usage = true or false, not {shown(name)} = {shown(value)}"
-            )
+        is_asked = value and name == "include_obfuscation"
+        if name not in STREAM_OPTIONS or not isinstance(value, bool) or is_asked:
+            names = "include_usage and continuous_usage_stats"
+            message = f"stream_options has {names}, true or false, not {shown(name)} = {shown(value)}"
             raise ApiError(400, message, "stream_options")
     params = read_params(given, default_max_tokens)
-    return Asked(prompts, params, n, is_stream, options.get("include_usage", False))
+    usage, continuous = options.get("include_usage", False), options.get("continuous_usage_stats", False)
+    return Asked(prompts, params, n, is_stream, usage, continuous)
 
 
 def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:

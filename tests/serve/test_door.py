@@ -40,6 +40,7 @@ REFUSED = {  # what a client sends, to which status and which field
     "too many answers": (GOOD | {"n": 129}, 400, "n"),
     "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
     "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
+    "messages": (GOOD | {"messages": [{"role": "user", "content": "a"}]}, 400, "messages"),
     "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
     "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
     "a seed of more than 64 bits": (GOOD | {"seed": 2**63}, 400, "seed"),

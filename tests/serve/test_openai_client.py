@@ -68,6 +68,19 @@ def test_a_stream_counts_its_tokens_if_it_is_asked_to(door):
         assert own[-1].finish_reason == "length"
 
 
+def test_each_frame_counts_its_answers_tokens_if_it_is_asked_to(door):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    stream = door.client.completions.create(prompt=PROMPTS[:2], stream=True, stream_options=options, **GREEDY)
+    *pieces, last = stream
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
+    for index, prompt in enumerate(PROMPTS[:2]):
+        usages = [piece.usage for piece in pieces if piece.choices[0].index == index]
+        made = [usage.completion_tokens for usage in usages]
+        assert made == sorted(made) and made[0] > 0 and made[-1] == 8
+        assert all(usage.prompt_tokens == len(prompt) for usage in usages)
+        assert all(usage.total_tokens == usage.prompt_tokens + usage.completion_tokens for usage in usages)
+
+
 def test_every_prompt_has_n_answers_and_seeds_follow_each_other(door):
     made = door.client.completions.create(prompt=PROMPTS[:2], n=2, **DRAWN)
     params = [SamplingParams(8, temperature=0.8, top_p=0.95, top_k=40, seed=seed) for seed in (7, 8)]
@@ -108,8 +121,12 @@ def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
         made = ask(max_completion_tokens=20)
         assert (made.choices[0].message.content, made.choices[0].message.role) == (expected.text, "assistant")
         assert made.usage.prompt_tokens == len(expected.prompt_token_ids)
-        first, *pieces = ask(stream=True)  # without a limit: as far as there is room
+        # Without a limit: as far as there is room.
+        first, *pieces = ask(stream=True, stream_options={"continuous_usage_stats": True})
         assert first.choices[0].delta.role == "assistant"
+        prompt = len(expected.prompt_token_ids)
+        assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (prompt, 0)
+        assert pieces[-1].usage.total_tokens == prompt + pieces[-1].usage.completion_tokens > prompt + 20
         text = "".join(piece.choices[0].delta.content for piece in pieces)
         assert text.startswith(expected.text[:10]) and pieces[-1].choices[0].finish_reason == "length"
         parts = [

@@ -48,6 +48,11 @@ class Stream(Generic[Queue]):
         state = "ended" if self._ended or self._error is not None else "open"
         return f"{type(self).__name__}(request {'not admitted yet' if number is None else number}, {state})"
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, from the first chunk on; 0 before."""
+        return self._submission.num_prompt_tokens
+
     def close(self) -> None:
         """Stop listening: cancel the request if it is unfinished. Iterating a closed stream just ends."""
         self._ended = True

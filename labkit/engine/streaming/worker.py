@@ -43,6 +43,7 @@ class Submission(Generic[Queue]):
     queue: Queue  # to the consumer
     loop: asyncio.AbstractEventLoop | None = None  # only its thread may touch the queue; None: any thread may
     request_id: int | None = None  # once the engine has it; of an `EngineClient`, at once: its own number
+    num_prompt_tokens: int = 0  # before its first token comes
     unsent: list[int] = field(default_factory=list)  # tokens of the next chunk
     num_sent: int = 0
     submitted: float = field(default_factory=time.perf_counter)
@@ -183,6 +184,7 @@ class Worker:
             return
         try:
             submission.request_id = self.engine.add_request(token_ids, params)
+            submission.num_prompt_tokens = len(token_ids)
         except BaseException as error:
             self._end(submission, error)
         else:
