@@ -46,6 +46,16 @@ OFF: dict[str, Any] = {
     "parallel_tool_calls": True,
     "response_format": {"type": "text"},
     "modalities": ["text"],
+    # vLLM's own, some of which its load generator and its clients always send.
+    "repetition_penalty": 1,
+    "length_penalty": 1,
+    "min_tokens": 0,
+    "stop_token_ids": [],
+    "use_beam_search": False,
+    "include_stop_str_in_output": False,
+    "spaces_between_special_tokens": True,
+    "add_generation_prompt": True,
+    "priority": 0,
     # vllm-router and sglang-router put these into every request, and mean nothing by it.
     "no_stop_trim": False,
     "skip_special_tokens": True,
