@@ -3,6 +3,8 @@
 labkit is imported first: it turns Triton's interpreter on, and transformers' GPT-2 imports Triton.
 """
 
+from __future__ import annotations  # to look up a class of transformers takes two seconds
+
 import gc
 import os
 import tempfile
