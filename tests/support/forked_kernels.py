@@ -16,7 +16,9 @@ from unittest.mock import patch
 from jupyter_client.provisioning import local_provisioner
 
 TESTS = str(Path(__file__).parents[1])
-IMPORTED = ["ipykernel.kernelapp", "labkit.lab"]
+# labkit first: it turns Triton's interpreter on. Behind it what gates and profiles look up when they run.
+IMPORTED = ["ipykernel.kernelapp", "labkit.lab", "torch._inductor", "transformers.models.gpt2.modeling_gpt2"]
+IMPORTED += ["transformers.models.auto.modeling_auto"]
 INLINE = "module://matplotlib_inline.backend_inline"  # as a kernel asks for before matplotlib is imported
 FORKED = multiprocessing.get_context("forkserver")
 
