@@ -11,7 +11,7 @@ from notebook_files import DEEPER, FOLDER, HOME, NOTEBOOKS, name_of
 from labkit.ladder import LESSONS, PAGES
 from labkit.paths import ROOT
 
-OTHERS = (ROOT / "data/tiny-gpt2/README.md", ROOT / "docs/SCALE.md")
+OTHERS = (ROOT / "data/tiny-gpt2/README.md", *ROOT.glob("docs/*.md"))
 TEXTS = sorted([*ROOT.glob("*.md"), HOME, *NOTEBOOKS, *OTHERS])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
