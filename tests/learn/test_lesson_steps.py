@@ -111,11 +111,11 @@ UNFILLED = {
         "one block goes at a time",
     ],
     "19": [
-        "what may begin a stop string is held, and nothing else",
+        "only text that may begin a stop string is held",
         "an answer ends before its first stop string",
         "the text is all there",
         "all of a client's answers end when it leaves",
-        "what is too much now is asked to come back later",
+        "a request for which there is no room now gets 429",
     ],
 }
 

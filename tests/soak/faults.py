@@ -100,9 +100,8 @@ class Trial:
 
     def __init__(self, options: EngineOptions, schedule: Schedule, device: str = "cpu") -> None:
         self.schedule = schedule
-        # A value on the border of two whole numbers is rounded by the last bit of a sum, which batches differ in.
-        self._reference, self._near = (LADDER["00"].options, 1e-3)
-        if options.kv_cache_dtype != "auto":
+        self._reference, self._near = LADDER["00"].options, 1e-3
+        if options.kv_cache_dtype != "auto":  # the last bit of a sum may round a value to its neighbour
             self._reference, self._near = options, 1e-2
         self.engine = InferenceEngine(
             model_on(schedule.family, device),

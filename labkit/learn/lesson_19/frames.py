@@ -23,8 +23,8 @@ PROMPT, NUM_TOKENS = "1 2 3", 24
 # What no frame may trip over: ends of lines, quotes, a frame's own words, letters of several bytes, nothing.
 TEXTS = ("To be", "\n", "\n\n", '"', "é", "data: ", "[DONE]", "", " or", "\\n")
 ENDS = {  # of an answer, and what is said of it
-    "length": "ends by its length",
-    "stop": "ends by a stop string",
+    "length": "ends at its limit",
+    "stop": "ends at a stop string",
     "fails": "fails with an error",
     "fails at the end": 'ends with the finish_reason "error"',
     "leaves": "just ends, since its client has left",
@@ -61,7 +61,7 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
 
     end: one of ENDS.
     """
-    what = f"of an answer in pieces {texts} that {ENDS[end]}"
+    what = f"for an answer in pieces {texts} that {ENDS[end]}"
     sent: list[bytes] = []
     late: list[str] = []  # what was not sent yet when the piece after it was asked for
 
@@ -134,12 +134,12 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         'A client expects {"role": "assistant"} before any text.',
     )
     text, expected = _content(bodies), "".join(texts)
-    must(text == expected, "the text is all there", f"it is {text!r}, expected {expected!r}", "")
+    must(text == expected, "the text is all there", f"the text is {text!r}, expected {expected!r}", "")
     is_done = "[DONE]" in bodies
     failed = end in ("fails", "fails at the end")
     errors = [body for body in bodies if isinstance(body, dict) and "error" in body]
     if end not in ("length", "stop"):
-        must(not is_done, "[DONE] is for a normal end", "it was sent", "A client would take half for all.")
+        must(not is_done, "[DONE] is for a normal end", "[DONE] was sent", "It would take half for all.")
     if failed:
         must(
             len(errors) == 1 and bodies[-1] == errors[0] and FAILED in errors[0]["error"]["message"],
@@ -147,6 +147,12 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
             f"the last frame is {shown(bodies[-1])}",
             "Catch it around all frames, and yield `reply.error(error)`.",
         )
+    must(
+        failed or not errors,
+        "an error is for an answer that failed",
+        f"{len(errors)} frames have one",
+        "If the client has left, the pieces end without a completion: yield nothing more.",
+    )
     reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
     expected_reasons = [end] if end in ("length", "stop") else []
     must(

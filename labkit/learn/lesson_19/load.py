@@ -58,9 +58,11 @@ class PlayedStream:
 def _stays_while_it_is_there(leaving: Leaving) -> None:
     for num_streams in (1, 3):
         streams = [PlayedStream() for _ in range(num_streams)]
-        messages, told = ["http.request", "http.request", "http.disconnect"], []
+        messages, told, early = ["http.request", "http.request", "http.disconnect"], [], list[PlayedStream]()
 
         async def receive() -> dict[str, str]:
+            if "http.disconnect" not in told:  # noqa: B023
+                early.extend(stream for stream in streams if stream.is_closed)  # noqa: B023
             told.append(messages[min(len(told), 2)])  # noqa: B023
             return {"type": told[-1]}  # noqa: B023
 
@@ -68,7 +70,7 @@ def _stays_while_it_is_there(leaving: Leaving) -> None:
         if not inspect.isawaitable(waiting):
             raise BrokenContract(f"it waits: it returned {shown(waiting)}. Make it an `async def`.")
         drive(waiting)
-        if any(stream.is_closed for stream in streams) and "http.disconnect" not in told:
+        if early or ("http.disconnect" not in told and any(stream.is_closed for stream in streams)):
             raise BrokenContract(
                 'a client that is there keeps its answer: a message of the type "http.request" came, and its '
                 'stream was closed. Wait for "http.disconnect".'
@@ -161,9 +163,9 @@ def _leaves_in_its_answer(leaving: Leaving) -> None:
         steps.wait_for(lambda: steps.num_asked >= 8 or worker.num_unfinished == 0, "the next step")
         if worker.num_unfinished:
             raise BrokenContract(
-                "a client that leaves frees its blocks within one step: one left in the middle of its "
-                f"answer, with {held} blocks, and when a step had been made since, its requests were still "
-                f"in the engine: {worker.num_unfinished}. Close every stream as soon as "
+                "a client that leaves frees its blocks within one step: a client left in the middle of its "
+                f"answer, with {held} blocks, and one step later {worker.num_unfinished} of its requests was "
+                "still in the engine. Close every stream as soon as "
                 '"http.disconnect" comes, and wait for nothing else.'
             )
         if pool.num_free_blocks != num_free:
@@ -228,7 +230,7 @@ def _drawn_loads(admit: Admit) -> None:
 
 _RULES = {
     200: "what there is room for is let in",
-    429: "what is too much now is asked to come back later, before any of it is begun",
+    429: "a request for which there is no room now gets 429, before it begins",
     400: "what can never be served is refused for good: a client that gets 429 comes back",
 }
 

@@ -35,7 +35,7 @@ def _held_as_it_should(num_held: Callable[[str, Sequence[str]], int]) -> None:
         found, expected = num_held(text, stop), num_begun(text, stop)
         if found != expected:
             raise BrokenContract(
-                f"what may begin a stop string is held, and nothing else: num_held({text!r}, {stop}) gave "
+                f"only text that may begin a stop string is held: num_held({text!r}, {stop}) gave "
                 f"{shown(found)}, expected {expected}. {_why_held(text, stop, expected)}"
             )
 

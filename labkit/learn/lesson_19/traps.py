@@ -24,7 +24,7 @@ class LooksAtTheEnd:
 
 
 async def done_whatever_happens(pieces: AsyncIterator[Piece], reply: Reply) -> AsyncIterator[bytes]:
-    """after an error, too, it sends [DONE]."""
+    """it sends [DONE] even after an error."""
     yield event(reply.chunk({"role": "assistant", "content": ""}))
     try:
         async for text, completion in pieces:

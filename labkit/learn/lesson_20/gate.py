@@ -88,14 +88,14 @@ def _trial_of_quantize(quantize: Quantize) -> None:
 def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) -> None:
     rows = len(weight)
     if numbers.dtype != torch.int8:
-        raise BrokenContract(f"numbers take 8 bits: of {what} they are {numbers.dtype}, expected torch.int8.")
+        raise BrokenContract(f"numbers are int8: for {what} they are {numbers.dtype}, expected torch.int8.")
     if numbers.shape != weight.shape or tuple(scale.shape) != (rows, 1):
         shapes = f"{tuple(numbers.shape)} and {tuple(scale.shape)}"
         wanted = f"{tuple(weight.shape)} and {(rows, 1)}"
-        raise BrokenContract(f"one scale per row: shapes of {what} are {shapes}, expected {wanted}.")
+        raise BrokenContract(f"one scale per row: shapes for {what} are {shapes}, expected {wanted}.")
     if not scale.is_floating_point() or not (torch.isfinite(scale) & (scale > 0)).all():
         raise BrokenContract(
-            f"a scale is a finite number above 0: of {what} they are {scale.flatten().tolist()}. A row of "
+            f"a scale is a finite number above 0: for {what} they are {scale.flatten().tolist()}. A row of "
             "zeros has nothing to scale, and any scale but 0 will do."
         )
     largest = weight.float().abs().amax(dim=1, keepdim=True)

@@ -84,11 +84,14 @@ def visit(
     except AssertionError as error:
         said = f"check_integrity: {error}"
     except BrokenEngineError:
-        said = f"after step {num_steps} it refuses every call (BrokenEngineError)"
+        said = (
+            f"but only up to step {num_steps}, which could not be undone: it refuses every call "
+            "(BrokenEngineError)"
+        )
     expected = _right_texts(model, tuple(map(tuple, prompts)))
     pairs = zip(texts.values(), expected, strict=True)
     num_right = sum(tuple(made) == right[: len(made)] for made, right in pairs)  # as far as it got
-    return f"{name}: {num_right} of {len(prompts)} texts are transformers'; {said}"
+    return f"{name}: {num_right} of {len(prompts)} texts match transformers; {said}"
 
 
 @cache
@@ -200,7 +203,7 @@ WOULD_SHOW = {
     "that replays",
     "undo": "all would be well until a step fails after it has taken a block",
     "discard": "a text would have tokens after its end, which check_integrity or the count of tokens shows",
-    "few kernels": "the card would count more operators, and no index tensor more, on a rung from 09 up",
+    "few kernels": "on a rung from 09 up, the card would count more operators, but no more index tensors",
 }
 BROKEN = {"A": "fresh rows", "B": "undo", "C": "send changes"}
 
@@ -218,7 +221,7 @@ def fits(attempt: Callable, patient: str) -> dict[str, Any]:
         raise BrokenContract(f"{shown(answer)} is none of the contracts: {', '.join(WOULD_SHOW)}.")
     if answer != BROKEN[patient]:
         raise BrokenContract(
-            f"{answer!r} does not fit. If that were broken, {WOULD_SHOW[answer]}. {patient} looks otherwise."
+            f"{answer!r} does not fit. If that were broken, {WOULD_SHOW[answer]}. {patient} looks different."
         )
     return {"fits": True}
 

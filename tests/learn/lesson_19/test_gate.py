@@ -151,6 +151,21 @@ async def read_first(pieces, reply):
         yield frame
 
 
+async def tells_who_has_left(pieces, reply):
+    has_left = False
+
+    async def noted():
+        nonlocal has_left
+        async for text, ended in pieces:
+            yield text, ended
+        has_left = ended is None
+
+    async for frame in frames(usage=False)(noted(), reply):
+        yield frame
+    if has_left:
+        yield event(reply.error(RuntimeError("nobody is there")))
+
+
 def not_asynchronous(pieces, reply):
     return [event(reply.chunk({"role": "assistant"}))]
 
@@ -167,6 +182,7 @@ WRONG_FRAMES = {
     "read first": (read_first, "a stream streams"),
     "[DONE] after an error": (traps.done_whatever_happens, "[DONE] is for a normal end"),
     "no generator": (not_asynchronous, "frames are yielded"),
+    "an error for nobody": (tells_who_has_left, "an error is for an answer that failed"),
 }
 
 
@@ -194,10 +210,19 @@ async def at_any_message(receive, streams):
         stream.close()
 
 
+async def at_every_message(receive, streams):
+    left = False
+    while not left:
+        left = (await receive())["type"] == "http.disconnect"
+        for stream in streams:
+            stream.close()
+
+
 WRONG_LEAVING = {
     never: "all of a client's answers end when it leaves",
     the_first_alone: "all of a client's answers end when it leaves: 2 of 3",
     at_any_message: "a client that is there keeps its answer",
+    at_every_message: "a client that is there keeps its answer",
     traps.at_the_next_token: "a client that leaves frees its blocks within one step",
 }
 
@@ -208,8 +233,8 @@ def test_who_does_not_notice_that_a_client_leaves_is_refused(leaving, words):
 
 
 WRONG_ADMIT = {
-    "all are let in": (lambda unfinished, asked, limit: 200, "what is too much now"),
-    "counts what is there": (traps.counts_what_is_there, "what is too much now"),
+    "all are let in": (lambda unfinished, asked, limit: 200, "for which there is no room now gets 429"),
+    "counts what is there": (traps.counts_what_is_there, "for which there is no room now gets 429"),
     "one too few": (lambda u, a, limit: 200 if u + a < limit else 429, "what there is room for is let in"),
     "come back for ever": (lambda u, a, limit: 200 if u + a <= limit else 429, "what can never be served"),
 }

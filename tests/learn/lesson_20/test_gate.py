@@ -38,7 +38,7 @@ def zeros_by_zero(weight):
 
 
 WRONG_MATRICES = {
-    "the skeleton": (lambda w: (w, torch.ones_like(w[:, :1])), "8 bits: of a drawn matrix they are torch.f"),
+    "the skeleton": (lambda w: (w, torch.ones_like(w[:, :1])), "int8: for a drawn matrix they are torch.f"),
     "uint8": (by_scale(lambda w: largest(w) / 127, dtype=torch.uint8), "torch.uint8, expected torch.int8"),
     "one scale for all": (lambda w: by_scale(lambda w: (w.abs().max() / 127).expand(len(w), 1))(w), "half a"),
     "a scale per column": (by_scale(lambda w: w.abs().amax(0, keepdim=True) / 127), "one scale per row"),
@@ -47,7 +47,7 @@ WRONG_MATRICES = {
     "in place": (in_place, "changed in place"),
     "with zero as the scale of zeros": (
         zeros_by_zero,
-        "a scale is a finite number above 0: of a matrix with",
+        "a scale is a finite number above 0: for a matrix with",
     ),
     "numbers alone": (lambda w: quantize(w)[0], "expected two tensors"),
     "nothing": (lambda w: None, "gave None, expected two tensors"),

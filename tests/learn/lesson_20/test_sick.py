@@ -6,7 +6,7 @@ from labkit.learn.lesson_20 import sick
 
 pytestmark = pytest.mark.slow
 
-WELL = "3 of 3 texts are transformers'; every block is accounted for"
+WELL = "3 of 3 texts match transformers; every block is accounted for"
 VISITS = {
     "plain": {},
     "shared": {"share": True},
@@ -15,8 +15,11 @@ VISITS = {
     "failing in small blocks": {"fail": True, "block_size": 4},
 }
 SHOWN = {
-    ("A", "shared"): "2 of 3 texts are transformers'; every block is accounted for",
-    ("B", "failing in small blocks"): "after step 3 it refuses every call (BrokenEngineError)",
+    ("A", "shared"): "2 of 3 texts match transformers; every block is accounted for",
+    (
+        "B",
+        "failing in small blocks",
+    ): "only up to step 3, which could not be undone: it refuses every call (BrokenEngineError)",
 }
 
 
