@@ -296,10 +296,9 @@ def progress() -> Figure:
 def progress_row(page: Page, done: LessonProgress | None) -> ProgressRow:
     """A page's line in the figure; `done` is None where nothing was done."""
     done = done or LessonProgress()
-    steps = STEPS.get(page.number)
     return ProgressRow(
         f"{page.number.replace('_', ' ')} {page.title}",
-        share_right(steps, done.gates) if steps else None,
+        share_right(page.number, done.gates) if page.number in STEPS else None,
         tuple(factor_off(guess.guess, guess.actual) for guess in done.guesses.values()),
     )
 

@@ -55,7 +55,7 @@ class Home:
         if not begun:
             return pages[0]
         last = pages[begun[-1]].number
-        is_open = last in STEPS and share_right(STEPS[last], self.done[last].gates) < 1
+        is_open = last in STEPS and share_right(last, self.done[last].gates) < 1
         return pages[min(begun[-1] + (not is_open), len(pages) - 1)]
 
     def _repr_markdown_(self) -> str:
@@ -76,7 +76,7 @@ class Home:
     def _row(self, page: Page) -> str:
         is_rung = isinstance(page, Lesson) and page.rung.number == page.number
         done, steps = self.done.get(page.number, LessonProgress()), STEPS.get(page.number, ())
-        if steps and steps[-1] in done.gates:
+        if steps and share_right(page.number, done.gates) == 1:
             right = "all"
         else:
             right = f"{sum(step in done.gates for step in steps)} of {len(steps)}" if steps else ""

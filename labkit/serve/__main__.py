@@ -20,6 +20,7 @@ from labkit.serve.http import API_KEY, Server, app_over
 from labkit.serve.running import DrainingServer, logger
 
 LONGEST_DRAIN = 86_400  # seconds: a day
+KEPT_OPEN = 75  # seconds without a request; clients use a connection again for up to a minute
 CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started
 
 
@@ -121,7 +122,8 @@ def serve(engine: Server, args: argparse.Namespace) -> None:
         )
     app = app_over(engine, args.served_model_name)
     # h11: where httptools is installed, uvicorn would take it, and send chunk sizes to clients of HTTP/1.0.
-    config = uvicorn.Config(app, args.host, args.port, http="h11", log_level="warning", access_log=False)
+    own = {"http": "h11", "log_level": "warning", "access_log": False, "timeout_keep_alive": KEPT_OPEN}
+    config = uvicorn.Config(app, args.host, args.port, **own)
     server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from labkit.errors import LabkitError, OverloadedError, RequestError, StreamError
+from labkit.errors import TOO_LONG, LabkitError, OverloadedError, RequestError, StreamError
 
 RETRY_AFTER = 1  # seconds: many requests end in one
 
@@ -36,7 +36,10 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, OverloadedError):
         return ApiError(429, str(error), code="server_overloaded")
     if isinstance(error, RequestError):
-        return ApiError(400, str(error), code=error.code)
+        message = str(error).replace("max_new_tokens", "max_tokens")
+        if error.code == TOO_LONG:  # the words by which clients' libraries know it
+            message += "; this model's maximum context length is exceeded"
+        return ApiError(400, message, code=error.code)
     if isinstance(error, StreamError):
         return ApiError(503, str(error))
     return ApiError(500, f"{type(error).__name__}: {error}")

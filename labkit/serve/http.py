@@ -176,7 +176,9 @@ class Door:
         """The model, with the tokens of its longest sequence."""
         card = Model(id=self.name, object="model", created=0, owned_by="labkit").model_dump()
         can_chat = self.server.voice.chat_template is not None
-        return card | {"max_model_len": self.server.limits.longest, "chat": can_chat}
+        # `vllm bench serve` asks for the root, by which it finds the tokenizer.
+        own = {"root": self.server.voice.name, "max_model_len": self.server.limits.longest, "chat": can_chat}
+        return card | own
 
     def _check_name(self, name: str) -> None:
         if name != self.name:
@@ -227,7 +229,9 @@ class Door:
             form.counted = streams if asked.continuous_usage else ()
             if not asked.is_stream:
                 completions = await self.collect(pieces, len(streams))
-                return JSONResponse(form.whole(completions, asked.n).model_dump(mode="json"))
+                return JSONResponse(
+                    form.whole(completions, asked.n).model_dump(mode="json", exclude_unset=True)
+                )
             # Whatever is wrong with a request is known with its first token, and still gets its status.
             if (first := await anext(pieces, None)) is None:
                 raise ApiError(499, LEFT)

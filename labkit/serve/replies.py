@@ -137,7 +137,7 @@ class ChatForm(TextForm):
         choices = [
             ChatChoice(
                 index=i,
-                message=ChatCompletionMessage(role="assistant", content=done.text),
+                message=ChatCompletionMessage(role="assistant", content=done.text, refusal=None),
                 finish_reason=finish_reason(done),
                 logprobs=self.logprobs(done),
             )
@@ -160,7 +160,8 @@ class ChatForm(TextForm):
         return frame(self._body([choice | {"delta": delta}], usage))
 
     def blank(self) -> BaseModel:
-        return self._reply([ChunkChoice(index=0, delta=ChoiceDelta(content=TEXT))], None)
+        delta = ChoiceDelta(content=TEXT)
+        return self._reply([ChunkChoice(index=0, delta=delta, finish_reason=None, logprobs=None)], None)
 
     def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
         return ChatCompletionChunk(
@@ -175,8 +176,11 @@ class ChatForm(TextForm):
 
 @lru_cache(64)
 def blank_body(form: type[TextForm], model: str) -> dict[str, Any]:
-    """A frame's body as OpenAI's type has it, kept for all requests: making one takes longer than a token."""
-    return form(model).blank().model_dump(mode="json")
+    """A frame's body as OpenAI's type has it, kept for all requests: making one takes longer than a token.
+
+    Without the fields that nobody set: some clients go through a delta's `tool_calls` even if they are null.
+    """
+    return form(model).blank().model_dump(mode="json", exclude_unset=True)
 
 
 class Frames:

@@ -33,6 +33,7 @@ READ |= {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"}
 READ |= {"logprobs", "top_logprobs"}
 # Whom it is for and how it is billed: nothing of the text depends on them.
 ACCOUNT = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+ACCOUNT |= {"prompt_cache_retention", "parallel_tool_calls"}  # of no tools
 # What this engine can't do, with the value that doesn't ask for it.
 OFF: dict[str, Any] = {
     "presence_penalty": 0,
@@ -43,7 +44,11 @@ OFF: dict[str, Any] = {
     "suffix": "",
     "tools": [],
     "tool_choice": "none",
-    "parallel_tool_calls": True,
+    "functions": [],
+    "function_call": "none",
+    "reasoning_effort": "none",
+    "verbosity": "medium",
+    "chat_template_kwargs": {},
     "response_format": {"type": "text"},
     "modalities": ["text"],
     # vLLM's own, some of which its load generator and its clients always send.
@@ -133,7 +138,15 @@ def chat_logprobs(given: dict[str, Any]) -> int | None:
 
 def with_text(message: Any) -> Any:
     """A message whose content, if it is in parts, is their text. Raises ApiError for a picture or a sound."""
-    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(message, dict):
+        return message
+    if message.get("tool_calls") or message.get("role") == "tool":
+        raise ApiError(400, "this server has no tools, and so no messages of tools", "messages")
+    if message.get("role") == "developer":  # how newer models' clients say it
+        message = message | {"role": "system"}
+    if message.get("role") == "assistant" and message.get("content", None) is None:
+        return message | {"content": ""}
+    content = message.get("content")
     if not isinstance(content, list):
         return message  # the template says what is wrong with it, if anything is
     if not all(map(is_text, content)):
@@ -170,6 +183,13 @@ def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any
     for name, value in given.items():
         if name in READ or name in ACCOUNT or (name in OFF and value == OFF[name]):
             continue
+        if (
+            name == "min_tokens"
+            and given.get("ignore_eos") is True
+            and not given.get("stop")
+            and is_whole(value)
+        ):
+            continue  # nothing ends the answer sooner than its limit
         if name in OFF:
             off = f"leave it out, or send {OFF[name]!r}"
             raise ApiError(400, f"{name} = {shown(value)} is not supported by this server: {off}", name)

@@ -13,7 +13,16 @@ def test_a_lessons_steps_have_a_mark_each_and_complete_its_options():
 
 
 @pytest.mark.parametrize(
-    ("done", "share"), [((), 0), (("a",), 0.25), (("c", "a"), 0.5), (("d",), 1), (("unknown",), 0)]
+    ("lesson", "done", "share"),
+    [
+        ("00", (), 0),
+        ("00", ("my_gather",), 0.25),
+        ("00", ("my_loops", "my_gather"), 0.5),
+        ("00", ("attention",), 1),
+        ("00", ("unknown",), 0),
+        ("16", ("my_bound",), 1 / 3),  # by itself
+        ("16", ("my_bound", "my_attend", "my_quantize"), 1),
+    ],
 )
-def test_each_right_step_counts_and_the_last_one_passes_the_lesson(done, share):
-    assert share_right(("a", "b", "c", "d"), done) == share
+def test_each_right_step_counts_and_one_that_holds_all_others_passes_the_lesson(lesson, done, share):
+    assert share_right(lesson, done) == share

@@ -39,6 +39,7 @@ REFUSED = {  # what a client sends, to which status and which field
     "answers without number": (GOOD | {"n": 0}, 400, "n"),
     "too many answers": (GOOD | {"n": 129}, 400, "n"),
     "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
+    "at least so many tokens": (GOOD | {"min_tokens": 2}, 400, "min_tokens"),
     "a penalty of vLLM's": (GOOD | {"repetition_penalty": 1.1}, 400, "repetition_penalty"),
     "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
     "messages": (GOOD | {"messages": [{"role": "user", "content": "a"}]}, 400, "messages"),
@@ -106,7 +107,7 @@ def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
     quiet = {"presence_penalty": 0, "echo": False, "best_of": 1, "user": "me", "stop": None, "logit_bias": {}}
     quiet |= {"top_k": -1, "ignore_eos": True}
     quiet |= {"no_stop_trim": False, "skip_special_tokens": True, "include_reasoning": True}  # of a router
-    quiet |= {"repetition_penalty": 1.0, "min_tokens": 0, "stop_token_ids": []}  # of vLLM's load generator
+    quiet |= {"repetition_penalty": 1.0, "min_tokens": 2, "stop_token_ids": []}  # of load generators
     assert post(door, GOOD | quiet).status_code == 200
 
 

@@ -121,9 +121,12 @@ def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
         made = ask(max_completion_tokens=20)
         assert (made.choices[0].message.content, made.choices[0].message.role) == (expected.text, "assistant")
         assert made.usage.prompt_tokens == len(expected.prompt_token_ids)
+        developer = ask(messages=[{"role": "developer", "content": "To be"}], max_tokens=8)
+        assert developer.usage == ask(messages=[{"role": "system", "content": "To be"}], max_tokens=8).usage
         # Without a limit: as far as there is room.
         first, *pieces = ask(stream=True, stream_options={"continuous_usage_stats": True})
         assert first.choices[0].delta.role == "assistant"
+        assert pieces[0].choices[0].delta.model_fields_set == {"content"}  # some clients read no null
         prompt = len(expected.prompt_token_ids)
         assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (prompt, 0)
         assert pieces[-1].usage.total_tokens == prompt + pieces[-1].usage.completion_tokens > prompt + 20
@@ -138,6 +141,7 @@ def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
             ["To be"],
             [{"role": "user"}],
             [{"role": "user", "content": [{"type": "image_url"}]}],
+            [*talk, {"role": "tool", "content": "42", "tool_call_id": "1"}],
         ):
             with pytest.raises(openai.BadRequestError, match=r"message"):
                 ask(messages=wrong)

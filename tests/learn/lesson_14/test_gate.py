@@ -88,6 +88,49 @@ class KeepsAnew(BlockCache):
             parent = self.add(key, parent, block, block_id)
 
 
+class KeepsBehindAnotherText(BlockCache):
+    """Where another entry has the key and the tokens, it goes on behind that."""
+
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            entry = self.entries.get(key)
+            if entry is None:
+                entry = self.add(key, parent, block, block_id)
+            elif entry.token_ids != block:
+                return
+            parent = entry
+
+
+class ReplacesAnotherText(BlockCache):
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            entry = self.entries.get(key)
+            if entry is None or entry.token_ids != block or entry.parent is not parent:
+                entry = self.add(key, parent, block, block_id)
+            parent = entry
+
+
+class DropsAnotherText(BlockCache):
+    def keep(self, token_ids, block_ids):
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            if len(block) < self.block_size:
+                return
+            entry = self.entries.get(key)
+            if entry is not None and (entry.token_ids != block or entry.parent is not parent):
+                self.drop(entry)
+                entry = None
+            if entry is None:
+                entry = self.add(key, parent, block, block_id)
+            parent = entry
+
+
 class NeverEvicts(BlockCache):
     def evict_one(self):
         return False
@@ -126,6 +169,9 @@ WRONG = {
     traps.TrustsTheKey: "a key only says where to look: block 0 of [20, 21,",
     traps.KeepsTheLast: "each once: after [1, 2, 3, 4, 5, 6, 7, 8, 9, 10] was kept",
     KeepsAnew: "full blocks are kept, each once",
+    KeepsBehindAnotherText: "a key only says where to look",
+    ReplacesAnotherText: "a key only says where to look",
+    DropsAnotherText: "a key only says where to look",
     traps.ParentsFirst: "a block goes after those that follow it: of 3 blocks of one text one was evicted",
     NeverEvicts: "evict_one says whether a block went: it returned False, expected True",
     AllAtOnce: "one block goes at a time: evict_one returned True, 3 of 3 entries are gone",
