@@ -122,8 +122,8 @@ def serve(engine: Server, args: argparse.Namespace) -> None:
         )
     app = app_over(engine, args.served_model_name)
     # h11: where httptools is installed, uvicorn would take it, and send chunk sizes to clients of HTTP/1.0.
-    own = {"http": "h11", "log_level": "warning", "access_log": False, "timeout_keep_alive": KEPT_OPEN}
-    config = uvicorn.Config(app, args.host, args.port, **own)
+    config = uvicorn.Config(app, args.host, args.port, http="h11", log_level="warning", access_log=False)
+    config.timeout_keep_alive = KEPT_OPEN
     server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()
     with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
