@@ -144,7 +144,7 @@ def with_text(message: Any) -> Any:
         raise ApiError(400, "this server has no tools, and so no messages of tools", "messages")
     if message.get("role") == "developer":  # how newer models' clients say it
         message = message | {"role": "system"}
-    if message.get("role") == "assistant" and message.get("content", None) is None:
+    if message.get("role") == "assistant" and message.get("content") is None:
         return message | {"content": ""}
     content = message.get("content")
     if not isinstance(content, list):
@@ -183,18 +183,20 @@ def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any
     for name, value in given.items():
         if name in READ or name in ACCOUNT or (name in OFF and value == OFF[name]):
             continue
-        if (
-            name == "min_tokens"
-            and given.get("ignore_eos") is True
-            and not given.get("stop")
-            and is_whole(value)
-        ):
-            continue  # nothing ends the answer sooner than its limit
+        if name == "min_tokens" and has_its_least_anyway(given):
+            continue
         if name in OFF:
             off = f"leave it out, or send {OFF[name]!r}"
             raise ApiError(400, f"{name} = {shown(value)} is not supported by this server: {off}", name)
         raise ApiError(400, f"unknown parameter {shown(name)}", quoted(name), "unknown_parameter")
     return given
+
+
+def has_its_least_anyway(given: dict[str, Any]) -> bool:
+    """Whether an answer of `min_tokens` and more is asked for, and nothing ends one before its limit."""
+    least, most = given["min_tokens"], given.get("max_completion_tokens", given.get("max_tokens"))
+    ends_at_its_limit = given.get("ignore_eos") is True and not given.get("stop")
+    return ends_at_its_limit and is_whole(least) and is_whole(most) and 0 <= least <= most
 
 
 def check_sizes(given: dict[str, Any], most_messages: int) -> None:

@@ -40,6 +40,7 @@ REFUSED = {  # what a client sends, to which status and which field
     "too many answers": (GOOD | {"n": 129}, 400, "n"),
     "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
     "at least so many tokens": (GOOD | {"min_tokens": 2}, 400, "min_tokens"),
+    "more than its limit": (GOOD | {"min_tokens": 3, "max_tokens": 2, "ignore_eos": True}, 400, "min_tokens"),
     "a penalty of vLLM's": (GOOD | {"repetition_penalty": 1.1}, 400, "repetition_penalty"),
     "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
     "messages": (GOOD | {"messages": [{"role": "user", "content": "a"}]}, 400, "messages"),
@@ -103,11 +104,22 @@ def test_a_body_is_read_up_to_a_limit(door):
     assert post(door, b" " * (9 << 20)).status_code == 413
 
 
+def test_a_request_that_is_too_long_is_told_so_in_the_words_that_clients_know(door):
+    told = post(door, GOOD | {"max_tokens": 63}).json()["error"]
+    assert told["code"] == "context_length_exceeded" and "max_new_tokens" not in told["message"]
+    assert "this model's maximum context length is" in told["message"]
+
+
 def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
     quiet = {"presence_penalty": 0, "echo": False, "best_of": 1, "user": "me", "stop": None, "logit_bias": {}}
     quiet |= {"top_k": -1, "ignore_eos": True}
     quiet |= {"no_stop_trim": False, "skip_special_tokens": True, "include_reasoning": True}  # of a router
-    quiet |= {"repetition_penalty": 1.0, "min_tokens": 2, "stop_token_ids": []}  # of load generators
+    quiet |= {
+        "repetition_penalty": 1.0,
+        "max_tokens": 2,
+        "min_tokens": 2,
+        "stop_token_ids": [],
+    }  # of load generators
     assert post(door, GOOD | quiet).status_code == 200
 
 

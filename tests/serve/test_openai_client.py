@@ -149,7 +149,8 @@ def test_a_conversation_is_what_the_models_template_makes_of_it(tmp_path):
 
 def test_the_model_that_is_served_is_listed(door):
     assert [model.id for model in door.client.models.list()] == [NAME]
-    assert door.client.models.retrieve(NAME).max_model_len == 64
+    card = door.client.models.retrieve(NAME)
+    assert (card.max_model_len, card.root) == (64, door.streaming.voice.name)
 
 
 def test_a_client_that_leaves_gives_its_blocks_back(door):

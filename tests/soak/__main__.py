@@ -80,8 +80,8 @@ def make_parser() -> argparse.ArgumentParser:
     http.add_argument("--open", type=int, default=1000, help="streams that are asked for at once, before")
     http.add_argument("--num-requests", type=int, default=10_000, help="of the flood")
     http.add_argument("--at-once", type=int, default=1100, help="clients; the server takes 1,024")
-    for command in (faults, flood):
-        command.add_argument("--rungs", nargs="+", choices=EXACT, default=EXACT, metavar="RUNG")
+    for command, rungs in (faults, list(LADDER)), (flood, EXACT):
+        command.add_argument("--rungs", nargs="+", choices=rungs, default=rungs, metavar="RUNG")
     for command in (faults, flood, http):
         command.add_argument("--device", help="cpu, cuda, cuda:1, ...; None: the best there is")
         command.add_argument("--seed", type=int, default=0, help="everything is drawn from it")

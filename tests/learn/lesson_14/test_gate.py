@@ -85,50 +85,37 @@ class KeepsAnew(BlockCache):
         for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
             if len(block) < self.block_size:
                 return
-            parent = self.add(key, parent, block, block_id)
-
-
-class KeepsBehindAnotherText(BlockCache):
-    """Where another entry has the key and the tokens, it goes on behind that."""
-
-    def keep(self, token_ids, block_ids):
-        parent = None
-        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            if len(block) < self.block_size:
-                return
             entry = self.entries.get(key)
-            if entry is None:
-                entry = self.add(key, parent, block, block_id)
-            elif entry.token_ids != block:
-                return
-            parent = entry
-
-
-class ReplacesAnotherText(BlockCache):
-    def keep(self, token_ids, block_ids):
-        parent = None
-        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            if len(block) < self.block_size:
-                return
-            entry = self.entries.get(key)
-            if entry is None or entry.token_ids != block or entry.parent is not parent:
-                entry = self.add(key, parent, block, block_id)
-            parent = entry
-
-
-class DropsAnotherText(BlockCache):
-    def keep(self, token_ids, block_ids):
-        parent = None
-        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            if len(block) < self.block_size:
-                return
-            entry = self.entries.get(key)
-            if entry is not None and (entry.token_ids != block or entry.parent is not parent):
-                self.drop(entry)
+            if entry is not None and self.is_another(entry, parent, block):
+                if not self.gives_way(entry):
+                    return
                 entry = None
-            if entry is None:
-                entry = self.add(key, parent, block, block_id)
-            parent = entry
+            parent = entry or self.add(key, parent, block, block_id)
+
+    def is_another(self, entry, parent, block):
+        return True
+
+    def gives_way(self, entry):
+        return True
+
+
+class KeepsBehindAnotherText(KeepsAnew):
+    def is_another(self, entry, parent, block):
+        return entry.token_ids != block
+
+    def gives_way(self, entry):
+        return False
+
+
+class ReplacesAnotherText(KeepsAnew):
+    def is_another(self, entry, parent, block):
+        return entry.token_ids != block or entry.parent is not parent
+
+
+class DropsAnotherText(ReplacesAnotherText):
+    def gives_way(self, entry):
+        self.drop(entry)
+        return True
 
 
 class NeverEvicts(BlockCache):
