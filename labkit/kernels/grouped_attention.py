@@ -20,6 +20,7 @@ from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import early_launch, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
+NUMBERS_AT_ONCE = 256  # of parts, that a program asks for before it waits for any: as registers have room
 
 
 class Programs(NamedTuple):
@@ -60,7 +61,6 @@ def launch_grouped(
     transform: HeadTransform | None = None,
     tokens: int = LEAST_SIDE,
     splits: int = 1,
-    most_parts: int = 1,
     shares: Sequence[Tensor] | None = None,
     num_shares: int = 0,
     programs: Programs = NARROW,
@@ -71,8 +71,7 @@ def launch_grouped(
 
     partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
     is a fused step's, and writes none of slots, tables and cache. tokens: that a program reads at
-    a time, or LEAST_SIDE. most_parts: of a row. shares: a plan's row_of, share_of, slot_of,
-    tokens_of, first_share and num_shares.
+    a time, or LEAST_SIDE. shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and num_shares.
     """
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
@@ -117,7 +116,7 @@ def launch_grouped(
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
         BLOCK_T=max(LEAST_SIDE, tokens),
         BLOCK_D=block_d,
-        BLOCK_S=triton.next_power_of_2(most_parts),
+        PARTS_AT_ONCE=max(1, NUMBERS_AT_ONCE // block_d),
         num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
         maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
         **({"EARLY": False} if partials[0] is None else early_launch(query.device)),
@@ -177,7 +176,7 @@ def _grouped_paged_attn_append_kernel(
     BLOCK_G: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    BLOCK_S: tl.constexpr,
+    PARTS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
@@ -280,7 +279,7 @@ def _grouped_paged_attn_append_kernel(
             if tl.atomic_add(arrived_ptr + b * G + g, 1, sem="acq_rel") == num_parts - 1:
                 partials = partial_out_ptr, partial_softmax_ptr
                 out = merge_group(
-                    first_part * H + h, num_parts, H, q < GROUP, partials, d, in_group, D, BLOCK_S
+                    first_part * H + h, num_parts, H, q < GROUP, partials, d, in_group, D, PARTS_AT_ONCE
                 )
                 tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_group)
                 tl.store(arrived_ptr + b * G + g, 0)  # for the next call
@@ -330,27 +329,30 @@ def add_group_piece(
 
 
 @triton.jit
-def merge_group(first_place, num_parts, H, is_query, partials, d, in_group, D, BLOCK_S: tl.constexpr):
+def merge_group(first_place, num_parts, H, is_query, partials, d, in_group, D, PARTS_AT_ONCE: tl.constexpr):
     """Attention [G, D] of all tokens, from what the programs of num_parts parts left for each query of a
     group: of the first part at first_place [G], each other one H further on.
 
-    `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
+    PARTS_AT_ONCE are on their way at the same time, because a program that has them come one after another
+    waits for each. `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
     """
     partial_out_ptr, partial_softmax_ptr = partials
-    s = tl.arange(0, BLOCK_S)
-    places = first_place[None, :] + s[:, None] * H
-    is_part = (s < num_parts)[:, None] & is_query[None, :]
-    all_largest = tl.load(
-        partial_softmax_ptr + places * 2, mask=is_part, other=float("-inf"), cache_modifier=".cg"
-    )
-    largest = tl.where(is_query, tl.max(all_largest, axis=0), 0.0)
+    largest = tl.where(is_query, float("-inf"), 0.0)
     total = tl.where(is_query, 0.0, 1.0)
     acc = tl.zeros([in_group.shape[0], in_group.shape[1]], tl.float32)
-    for part in range(num_parts):
-        place = first_place + part * H
-        own = partial_softmax_ptr + place * 2
-        weight = tl.exp(tl.load(own, mask=is_query, other=0.0, cache_modifier=".cg") - largest)
-        total += weight * tl.load(own + 1, mask=is_query, other=0.0, cache_modifier=".cg")
-        values = partial_out_ptr + place[:, None] * D + d[None, :]
-        acc += weight[:, None] * tl.load(values, mask=in_group, other=0.0, cache_modifier=".cg")
+    for part in range(0, num_parts, PARTS_AT_ONCE):
+        for i in tl.static_range(PARTS_AT_ONCE):
+            is_part = is_query & (part + i < num_parts)
+            place = first_place + tl.minimum(part + i, num_parts - 1) * H  # no more than there are
+            own = partial_softmax_ptr + place * 2
+            part_largest = tl.load(own, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+            part_total = tl.load(own + 1, mask=is_query, other=0.0, cache_modifier=".cg")
+            values = partial_out_ptr + place[:, None] * D + d[None, :]
+            part_acc = tl.load(values, mask=in_group, other=0.0, cache_modifier=".cg")
+            new_largest = tl.maximum(largest, part_largest)
+            correction = tl.exp(largest - new_largest)
+            weight = tl.exp(part_largest - new_largest)
+            total = total * correction + weight * part_total
+            acc = acc * correction[:, None] + weight[:, None] * part_acc
+            largest = new_largest
     return acc / total[:, None]

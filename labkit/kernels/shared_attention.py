@@ -71,7 +71,7 @@ def paged_attention_append_shares_triton(
     _, most = plan.limits(B)
     try:
         if G < H or transform is not None:
-            parts = plan.piece(B), 1, MAX_SHARES, shares, most, plan.programs(B)
+            parts = plan.piece(B), 1, shares, most, plan.programs(B)
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _shared_paged_attn_append_kernel[(H, most)](

@@ -98,7 +98,7 @@ def paged_attention_append_split_triton(
         if G < H or transform is not None:
             programs = group_programs(B, H, G, query.dtype)
             tokens *= programs.num_warps
-            return launch_grouped(*arguments, partials, transform, tokens, splits, splits, programs=programs)
+            return launch_grouped(*arguments, partials, transform, tokens, splits, programs=programs)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         _split_paged_attn_append_kernel[(splits, H, B)](
             *arguments,
