@@ -162,8 +162,8 @@ def first_of(name: str, items: Iterable, limit: int) -> tuple:
     """The first items, `limit` at most; any error that iterating them raises becomes a RequestError that
     names `name`."""
     try:
-        if type(items) is list or type(items) is tuple:  # which a slice reads faster
-            return tuple(items[:limit])
+        if type(items) is list or type(items) is tuple:  # which need not be read one by one
+            return tuple(items if len(items) <= limit else items[:limit])
         return tuple(islice(items, limit))
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error
