@@ -204,13 +204,17 @@ class Flood:
         of them that tensors hold.
         """
         model, device = self.engine.model.name, str(self.engine.device)
+        options = self.engine.options  # in 8 bits a rung's tokens are its own
+        reference = LADDER["00"].options if options.kv_cache_dtype == "auto" else options
         counted = ("steps", "generated_tokens", "prefill_tokens", "reused_tokens", "preemptions")
         return {
             "rung": rung,
             "policy": self.engine.scheduler.config.admission_policy,
             "ended": self._ended,
             "checked": len(self._read_to_the_end),
-            "equal": sum(alone(w.prompt, w.params, model, device) == m for w, m in self._read_to_the_end),
+            "equal": sum(
+                alone(w.prompt, w.params, model, device, reference) == m for w, m in self._read_to_the_end
+            ),
             "seconds": seconds,
             **{name: getattr(after.counters, name) - getattr(before.counters, name) for name in counted},
             "prefix_evictions": after.prefix_evictions - before.prefix_evictions,
@@ -236,11 +240,13 @@ def model_on(name: str, device: str) -> LanguageModel:
     return load_model(name).to(device, torch.float32)
 
 
-def alone(prompt: tuple[int, ...], params: SamplingParams, model: str, device: str) -> tuple[int, ...]:
-    """What a request gets by itself on rung 00, with nothing cached."""
+def alone(
+    prompt: tuple[int, ...], params: SamplingParams, model: str, device: str, options: EngineOptions
+) -> tuple[int, ...]:
+    """What a request gets by itself on an engine of these options, with nothing cached."""
     engine = InferenceEngine(
         model_on(model, device),
-        LADDER["00"].options,
+        options,
         device=device,
         dtype=torch.float32,
         cache=CacheConfig(BLOCK_SIZE, prefix_cache=False),

@@ -26,7 +26,7 @@ def flooded(rung: str, policy: str, progress=lambda num_ended: None, device="cpu
     ("rung", "policy", "most_passed_over"),
     [
         *[("00", "fifo", 0), ("05", "pack", PACK_WINDOW), ("07", "fifo", 0), ("10", "pack", PACK_WINDOW)],
-        *[("13", "pack", PACK_WINDOW), ("14", "fifo", 0)],
+        *[("13", "pack", PACK_WINDOW), ("14", "fifo", 0), ("16", "pack", PACK_WINDOW)],
     ],
 )
 def test_in_a_flood_every_request_ends_as_it_was_asked_to(rung, policy, most_passed_over):
@@ -35,7 +35,7 @@ def test_in_a_flood_every_request_ends_as_it_was_asked_to(rung, policy, most_pas
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("policy", "most_passed_over"), [("fifo", 0), ("pack", PACK_WINDOW)])
-@pytest.mark.parametrize("rung", ["05", "08", "10", "11", "14"])
+@pytest.mark.parametrize("rung", ["05", "08", "10", "11", "14", "16"])
 def test_on_a_gpu_every_request_of_a_flood_ends_as_it_was_asked_to(rung, policy, most_passed_over):
     assert_ended_as_asked(*flooded(rung, policy, device="cuda"), most_passed_over)
 
