@@ -5,20 +5,18 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention_append_cases import (
-    KERNEL_DEVICE,
     NOBODY,
     assert_attends_and_stores,
     assert_far_places_are_found,
     bits,
-    dtypes,
     in_shares,
     make_case,
-    needs_triton,
     plan_for,
     share_workspace_for,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
     SharePlan,

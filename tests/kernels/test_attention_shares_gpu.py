@@ -4,23 +4,22 @@ import pytest
 import torch
 from attention_append_cases import (
     NOBODY,
+    TOLERANCE,
     Case,
     assert_attends_and_stores,
     bits,
     dense_attention,
-    dtypes,
     in_shares,
     make_case,
-    needs_triton,
     plan_for,
     share_workspace_for,
 )
 from torch import Tensor
+from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
     SharePlan,
     ShareWorkspace,
-    checks,
     paged_attention_append_shares_triton,
     plan_shares_plain,
     plan_shares_triton,
@@ -77,8 +76,7 @@ def test_the_order_in_which_programs_arrive_changes_no_bit():
         assert torch.equal(in_shares(**case.arguments), first)
 
 
-def test_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checks, "DEBUG", False)
+def test_the_host_does_not_wait():
     case = make_case([9, 64, NOBODY, 500], **FULL, dtype=torch.float16)
     arguments = {k: v for k, v in case.arguments.items() if k != "max_context_len"}
     plan, workspace = plan_for(arguments), share_workspace_for(arguments)
@@ -88,12 +86,7 @@ def test_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch):
         arguments["slot_mapping"] + 0  # launched in order
         paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
 
-    launch()  # compiled by now
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        launch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(launch)
 
 
 def with_rows(case: Case, rows: list[int], B: int) -> Case:
@@ -129,13 +122,10 @@ def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
         )
 
     before = bits(real.k_pool).clone()
-    step()  # compiled by now
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outs = step()
+    graph, outs = captured(step)
     graph.replay()
     assert torch.equal(bits(real.k_pool), before)
-    tolerance = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}[dtype]
+    tolerance = TOLERANCE[dtype]
     for rows in ([0, 1, 2, 3, 4, 5, 6, 7], [2, 0], [3], [], [4, 5, 1, 7, 6]):
         case = with_rows(real, rows, 8)
         arguments["slot_mapping"].copy_(case.arguments["slot_mapping"])

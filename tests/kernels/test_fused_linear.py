@@ -6,19 +6,17 @@ import pytest
 import torch
 from fused_linear_cases import (
     EACH,
-    KERNEL_DEVICE,
     TRITON,
     arguments_of,
     assert_is_layer_norm_then_linear,
     assert_is_linear_and_residual,
-    devices,
     is_norm,
     make_case,
-    needs_triton,
     tensors_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, devices, needs_triton
 
 from labkit.kernels.tiles import Tile
 

@@ -11,19 +11,17 @@ from fused_linear_cases import (
     TOLERANCE,
     assert_are_statistics_of,
     assert_is_layer_norm_then_linear,
-    devices,
     double,
-    dtypes,
     fold,
     layer_norm_then_linear,
     make_case,
-    needs_triton,
     norm_arguments,
     small,
     unit_of_storing,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_marks import devices, dtypes, needs_triton
 
 from labkit.kernels import fold_rms_norm, norm_linear_triton
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics

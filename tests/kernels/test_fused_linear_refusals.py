@@ -12,10 +12,10 @@ from fused_linear_cases import (
     arguments_of,
     is_norm,
     make_case,
-    needs_triton,
     norm_arguments,
 )
 from refusals import assert_each_wrong_tensor_is_refused
+from triton_marks import needs_triton
 
 from labkit.kernels import (
     NormLinear,

@@ -5,19 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from fused_linear_cases import (
-    KERNEL_DEVICE,
     LINEAR_RESIDUAL,
     assert_is_linear_and_residual,
-    devices,
-    dtypes,
     layer_norm_then_linear,
     make_case,
-    needs_triton,
     norm_arguments,
     norm_linear_bound,
     residual_arguments,
     small,
 )
+from triton_marks import KERNEL_DEVICE, devices, dtypes, needs_triton
 
 from labkit.kernels import (
     linear_residual,

@@ -10,22 +10,20 @@ import torch
 import torch.nn.functional as F
 from attention_append_cases import (
     EPS,
-    KERNEL_DEVICE,
     NOBODY,
     TOLERANCE,
     assert_attends_and_stores,
     bits,
     dense_attention,
-    dtypes,
     in_shares,
     make_case,
     make_transform,
-    needs_triton,
     pools_after,
     split_in,
 )
 from packed_cases import PackedCase, dense_prompts, make_packed
 from torch import Tensor
+from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
     HeadTransform,

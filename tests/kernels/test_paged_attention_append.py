@@ -5,21 +5,21 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention_append_cases import (
-    KERNEL_DEVICE,
     NOBODY,
     TOLERANCE,
     TRITON,
     assert_attends_and_stores,
     assert_far_places_are_found,
     bits,
-    dtypes,
     each_form,
     make_case,
     permuted,
     pools_after,
+    without_slots,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, dtypes
 
 from labkit.kernels import (
     paged_attention_append_plain,
@@ -37,10 +37,7 @@ kernels = pytest.mark.parametrize("attention", TRITON)
 @dtypes
 def test_the_plain_one_is_paged_attention_and_then_a_write_of_each_token(dtype: torch.dtype):
     case = make_case([3, 4, NOBODY, 0, 9, 7, NOBODY], dtype=dtype, device="cpu")
-    arguments = dict(case.arguments)
-    table, lens = (arguments.pop(name)[arguments["slot_mapping"]] for name in ("block_table", "context_lens"))
-    del arguments["slot_mapping"]
-    expected = paged_attention_plain(**arguments, block_table=table, context_lens=lens.clamp(min=0))
+    expected = paged_attention_plain(**without_slots(case).arguments)
     k_after, v_after = pools_after(case)
     out = paged_attention_append_plain(**case.arguments)
     assert torch.equal(out, expected)

@@ -11,17 +11,15 @@ from attention_append_cases import (
     assert_far_places_are_found,
     bits,
     dense_attention,
-    dtypes,
     make_case,
-    needs_triton,
     split_in,
     workspace_for,
 )
 from torch import Tensor
+from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
     SplitWorkspace,
-    checks,
     paged_attention_append_plain,
     paged_attention_append_split_triton,
     paged_attention_append_triton,
@@ -133,9 +131,7 @@ def test_on_a_gpu_a_workspace_serves_calls_that_follow_each_other_at_once():
 
 @pytest.mark.cuda
 @gpu_kernels
-def test_on_a_gpu_the_host_does_not_wait(attention: Callable, monkeypatch: pytest.MonkeyPatch):
-    """Trap 3: no index is read back, nothing is copied from the host."""
-    monkeypatch.setattr(checks, "DEBUG", False)
+def test_on_a_gpu_the_host_does_not_wait(attention: Callable):
     case = make_case([9, 64, NOBODY, 500], **FULL, dtype=torch.float16, device="cuda")
     workspace = workspace_for(case.arguments)
 
@@ -146,12 +142,7 @@ def test_on_a_gpu_the_host_does_not_wait(attention: Callable, monkeypatch: pytes
         tensors = {k: v for k, v in case.arguments.items() if k != "max_context_len"}
         paged_attention_append_split_triton(**tensors, workspace=workspace, splits=5)
 
-    launch()  # compiled by now
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        launch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(launch)
 
 
 @pytest.mark.cuda
@@ -172,10 +163,7 @@ def test_on_a_gpu_a_graph_of_it_follows_what_lies_in_its_tensors(splits: int | N
         return paged_attention_append_split_triton(**arguments, workspace=workspace, splits=splits)
 
     before = bits(real.k_pool).clone()
-    step()  # compiled by now
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+    graph, out = captured(step)
     graph.replay()
     assert torch.equal(out, arguments["value_new"])  # each row sees itself alone
     assert torch.equal(bits(real.k_pool), before)

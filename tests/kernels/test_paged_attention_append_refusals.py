@@ -5,19 +5,18 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention_append_cases import (
-    KERNEL_DEVICE,
     KERNELS,
     MOST_SPLITS,
     NOBODY,
     assert_attends_and_stores,
     each_form,
     make_case,
-    needs_triton,
     permuted,
     split_in,
     workspace_for,
 )
 from refusals import assert_each_wrong_tensor_is_refused, assert_refused
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 

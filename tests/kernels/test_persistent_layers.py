@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
+from attention_append_cases import NOBODY
 from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
 from refusals import assert_each_wrong_tensor_is_refused
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import persistent_layers
 from labkit.kernels.eight_bit import LIMITS

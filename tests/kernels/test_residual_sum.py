@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_linear_cases import TOLERANCE, devices, dtypes, needs_triton
+from fused_linear_cases import TOLERANCE
+from triton_marks import devices, dtypes, needs_triton
 
 from labkit.kernels.fused_linear import NormLinear, RowStatistics, mean_and_rstd, row_statistics
 from labkit.kernels.residual_sum import (

@@ -4,15 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fused_linear_cases import (
-    KERNEL_DEVICE,
-    make_case,
-    needs_triton,
-    norm_arguments,
-    residual_arguments,
-)
+from fused_linear_cases import make_case, norm_arguments, residual_arguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import fused_linear, linear_residual, linear_residual_triton, norm_linear_triton, tiles
 from labkit.kernels.linear_residual import make_split_k_workspace
