@@ -255,9 +255,10 @@ def far_case(device: str) -> Case:
     moved = torch.zeros(len(near.k_pool[0]) + 1, dtype=torch.int64, device=device)  # and one that is none
     moved[blocks] = moved.new_tensor([far + 2, 1, far + 3, far, 0, far + 1])
     k_layer[moved[blocks]], v_layer[moved[blocks]] = near.k_pool[0, blocks], near.v_pool[0, blocks]
-    layers = {"k_cache_layer": k_layer, "v_cache_layer": v_layer, "block_table": moved[table.long()].int()}
+    table = moved[table.long()].int()
+    arguments = {**near.arguments, "k_cache_layer": k_layer, "v_cache_layer": v_layer, "block_table": table}
     places = [(b, int(moved[block]), pos) for b, block, pos in near.places]
-    return near._replace(arguments=near.arguments | layers, k_pool=k_layer, v_pool=v_layer, places=places)
+    return near._replace(arguments=arguments, k_pool=k_layer, v_pool=v_layer, places=places)
 
 
 def assert_far_places_are_found(attention: Callable, device: str) -> None:

@@ -1,4 +1,4 @@
-"""Which tests need Triton, where kernels run and in which precisions, and how launches on a GPU are watched."""
+"""Which tests need Triton, where kernels run and in which precisions, and how a GPU launches them."""
 
 from collections.abc import Callable
 from typing import Any
