@@ -1,4 +1,4 @@
-"""Attention that stores as it goes: plain, in one kernel and split, against dense attention in float64."""
+"""Attention that stores as it goes: plain, in one kernel, split and in shares, beside dense attention."""
 
 from collections.abc import Callable
 
@@ -66,7 +66,7 @@ random_sizes = st.fixed_dictionaries(
             st.integers(NOBODY, 40) | st.sampled_from([63, 64, 65]), min_size=1, max_size=3
         ),
         "H": st.integers(1, 2),
-        "D": st.integers(1, 40),
+        "D": st.integers(1, 40) | st.sampled_from([64, 80]),
         "block_size": st.sampled_from([1, 3, 4, 6, 16, 64]),
         "spare_slots": st.sampled_from([0, 4, 40]),
         "dtype": st.sampled_from(list(TOLERANCE)),
@@ -81,6 +81,9 @@ random_sizes = st.fixed_dictionaries(
 @example({"context_lens": [6, NOBODY, 3, NOBODY, NOBODY, 0]}, ORDERS[1], True)
 @example({"context_lens": [NOBODY, NOBODY]}, ORDERS[0], True)
 @example({"context_lens": [130, 1, 64], "block_size": 16, "H": 1}, ORDERS[0], False)
+@example({"context_lens": [3, 5, 300, 1], "block_size": 16, "H": 1, "D": 80}, ORDERS[0], False)
+@example({"context_lens": [1023], "block_size": 64, "H": 1}, ORDERS[0], False)  # as long as there are
+@example({"context_lens": [700, 0], "H": 1}, ORDERS[0], False)  # more than a row's shares have at their least
 @settings(max_examples=10)
 def test_it_is_dense_attention_and_each_token_is_in_its_slot(
     attention: Callable, sizes: dict, order: tuple[int, ...], is_contiguous: bool

@@ -11,6 +11,7 @@ from attention_append_cases import (
     assert_far_places_are_found,
     bits,
     dense_attention,
+    in_shares,
     make_case,
     split_in,
     workspace_for,
@@ -40,6 +41,7 @@ GPU_FORMS = {
     "plain": paged_attention_append_plain,
     "triton": paged_attention_append_triton,
     **{f"in {n}": split_in(n) for n in (1, 2, 3, 5, 8, 16, MOST_SPLITS)},
+    "in shares": in_shares,
 }
 gpu_forms = pytest.mark.parametrize(
     "attention",
@@ -62,11 +64,14 @@ def test_on_a_gpu_it_attends_and_stores_at_full_size(attention: Callable, dtype:
 
 
 @pytest.mark.cuda
+@dtypes
 @gpu_forms
 @pytest.mark.parametrize("D, block_size", [(64, 16), (80, 6), (128, 64), (20, 1), (64, 4)])
-def test_on_a_gpu_at_other_sizes_of_heads_and_blocks(attention: Callable, D: int, block_size: int):
+def test_on_a_gpu_at_other_sizes_of_heads_and_blocks(
+    attention: Callable, D: int, block_size: int, dtype: torch.dtype
+):
     lengths = [0, 200, 64, NOBODY, 5, 130]
-    assert_attends_and_stores(attention, make_case(lengths, 3, D, block_size, device="cuda"))
+    assert_attends_and_stores(attention, make_case(lengths, 3, D, block_size, dtype, "cuda"))
 
 
 @pytest.mark.cuda

@@ -8,6 +8,8 @@ from attention_append_cases import (
     KERNELS,
     MOST_SPLITS,
     NOBODY,
+    PLAIN,
+    TRITON,
     assert_attends_and_stores,
     each_form,
     make_case,
@@ -23,7 +25,7 @@ from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 pytestmark = pytest.mark.slow
 
 
-@each_form
+@pytest.mark.parametrize("attention", [PLAIN, *TRITON[:2]])  # a plan is made for the right arguments alone
 def test_what_does_not_fit_is_refused_by_name(attention: Callable):
     arguments = make_case([7, 5, NOBODY]).arguments
     if attention is KERNELS["in 3"]:
@@ -44,7 +46,7 @@ def test_in_debug_mode_a_slot_out_of_range_is_refused_by_name(
     mapping = case.arguments["slot_mapping"].clone()
     mapping[1] = bad
     monkeypatch.setattr(checks, "DEBUG", True)
-    message = "slot_mapping has values from .*, outside of 0 to 5$"
+    message = "slot_mapping has values from -?[0-9] to [0-9], outside of 0 to 5$"
     assert_refused(attention, case, {"slot_mapping": mapping}, message)
     assert_attends_and_stores(attention, case)
 

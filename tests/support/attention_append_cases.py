@@ -177,9 +177,20 @@ def in_shares(max_context_len: int, **arguments: Tensor) -> Tensor:
     return out
 
 
+def assert_same_plan(plan: SharePlan, plain: SharePlan) -> None:
+    """But for what lies behind the last share in use."""
+    used = plain.row_of >= 0
+    assert torch.equal(plan.row_of, plain.row_of.to(plan.row_of.device))
+    for name in ("share_of", "slot_of", "tokens_of"):
+        assert getattr(plan, name)[used].tolist() == getattr(plain, name)[used].tolist(), name
+    for name in ("first_share", "num_shares"):
+        assert getattr(plan, name).tolist() == getattr(plain, name).tolist(), name
+
+
 KERNELS = {
     "triton": paged_attention_append_triton,
     "in 3": split_in(3),
+    "in shares": in_shares,
 }
 PLAIN = pytest.param(paged_attention_append_plain, id="plain")
 TRITON = [pytest.param(attention, id=name, marks=needs_triton) for name, attention in KERNELS.items()]
