@@ -109,18 +109,6 @@ def test_without_positions_each_request_is_its_token(embed: Callable):
     torch.testing.assert_close(statistics.parts, row_statistics(x, 20).parts)
 
 
-@needs_triton
-@devices
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_the_kernel_makes_the_bits_of_its_twin(device: str, dtype: torch.dtype):
-    case = make_embedding(33, dtype, device)
-    x, statistics = embed_slots_triton(**case)
-    expected, wanted = embed_slots_plain(**case)
-    assert torch.equal(x, expected)
-    torch.testing.assert_close(statistics.parts, wanted.parts, rtol=1e-6, atol=1e-6)
-    assert statistics.parts.shape == wanted.parts.shape and statistics.width == wanted.width
-
-
 @EMBED
 def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable):
     case = make_embedding(20)

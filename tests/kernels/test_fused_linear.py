@@ -90,12 +90,11 @@ def test_no_rows_make_no_result(function: Callable):
 
 
 @pytest.mark.slow
-@needs_triton
-@pytest.mark.parametrize("function", TRITON)
+@pytest.mark.parametrize("function", EACH)
 @settings(max_examples=20)
 @given(data=st.data())
 def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, data: st.DataObject):
-    """With weights that are held and others, and rows one by one without tensor cores."""
+    """With weights that are held and others, rows one by one without tensor cores, parts of other means."""
     sizes = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 80)))
     split_k = 1 if is_norm(function) else data.draw(st.integers(1, 5))
     blocks, num_stages = st.sampled_from([16, 32, 64]), data.draw(st.sampled_from([1, 2]))
@@ -103,8 +102,11 @@ def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, da
     if data.draw(st.booleans()):
         tile = tile._replace(block_m=1, block_n=data.draw(st.sampled_from([4, 8])))
     options = {"width": data.draw(st.integers(1, 90))} if is_norm(function) else {}
-    tile = data.draw(st.sampled_from([None, tile]))
-    assert_is_its_definition(function, make_case(*sizes), tile=tile, **options)
+    if function in (parameter.values[0] for parameter in TRITON):
+        options["tile"] = data.draw(st.sampled_from([None, tile]))
+    case = make_case(*sizes)
+    case["x"] += torch.linspace(-3, 3, sizes[2], device=KERNEL_DEVICE)
+    assert_is_its_definition(function, case, **options)
 
 
 # --- what the wrappers refuse ----------------------------------------------------------------------
