@@ -5,7 +5,6 @@ import torch
 from attention_append_cases import (
     NOBODY,
     TOLERANCE,
-    Case,
     assert_attends_and_stores,
     assert_same_plan,
     bits,
@@ -14,6 +13,7 @@ from attention_append_cases import (
     make_case,
     plan_for,
     share_workspace_for,
+    with_rows,
 )
 from torch import Tensor
 from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
@@ -71,27 +71,13 @@ def test_the_host_does_not_wait():
     assert_host_does_not_wait(launch)
 
 
-def with_rows(case: Case, rows: list[int], B: int) -> Case:
-    """The case with these of its rows, and pads behind them."""
-    pads = B - len(rows)
-    nobody = len(case.arguments["context_lens"]) - 1
-    slots = case.arguments["slot_mapping"]
-    mapping = torch.cat([slots[rows], torch.full((pads,), nobody, device="cuda")])
-    return case._replace(
-        arguments=case.arguments | {"slot_mapping": mapping},
-        keys=[*(case.keys[b] for b in rows), *[case.keys[0][:0]] * pads],
-        values=[*(case.values[b] for b in rows), *[case.values[0][:0]] * pads],
-    )
-
-
 @dtypes
 def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
     """Captured while all rows pad; replayed as requests come and go. The plan is made once, and two layers
     behind it attend, so that the second begins while the first ends."""
     real = make_case([130, 64, 0, 1000, 1023, 7, 500, 31], **FULL, dtype=dtype)
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
-    nobody = len(arguments["context_lens"]) - 1
-    arguments["slot_mapping"] = torch.full_like(arguments["slot_mapping"], nobody)
+    arguments["slot_mapping"] = with_rows(real, [], 8).arguments["slot_mapping"]
     plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"))
     workspace = ShareWorkspace(plan, 12, 64)
 

@@ -14,6 +14,7 @@ from attention_append_cases import (
     in_shares,
     make_case,
     split_in,
+    with_rows,
     workspace_for,
 )
 from torch import Tensor
@@ -157,9 +158,7 @@ def test_on_a_gpu_a_graph_of_it_follows_what_lies_in_its_tensors(splits: int | N
     """Captured while all rows pad; replayed as requests come, grow and go. None: the one kernel."""
     real = make_case([130, 64, 0, 1000], **FULL, device="cuda")
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
-    lens, mapping = (arguments[name].clone() for name in ("context_lens", "slot_mapping"))
-    nobody = len(lens) - 1
-    arguments["slot_mapping"] = torch.full_like(mapping, nobody)
+    arguments["slot_mapping"] = with_rows(real, [], 4).arguments["slot_mapping"]
     workspace = workspace_for(arguments)
 
     def step() -> Tensor:
@@ -173,14 +172,8 @@ def test_on_a_gpu_a_graph_of_it_follows_what_lies_in_its_tensors(splits: int | N
     assert torch.equal(out, arguments["value_new"])  # each row sees itself alone
     assert torch.equal(bits(real.k_pool), before)
     for rows in ([0, 1, 2, 3], [2, 0], [3], []):
-        padded = [*(int(mapping[b]) for b in rows), *[nobody] * (4 - len(rows))]
-        arguments["slot_mapping"].copy_(torch.tensor(padded))
+        case = with_rows(real, rows, 4)
+        arguments["slot_mapping"].copy_(case.arguments["slot_mapping"])
         graph.replay()
-        dense = dense_attention(
-            real._replace(
-                keys=[*(real.keys[b] for b in rows), *[real.keys[0][:0]] * (4 - len(rows))],
-                values=[*(real.values[b] for b in rows), *[real.values[0][:0]] * (4 - len(rows))],
-            )
-        )
-        torch.testing.assert_close(out.double(), dense, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out.double(), dense_attention(case), rtol=1e-5, atol=1e-5)
         assert not workspace.arrived.any()

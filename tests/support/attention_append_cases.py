@@ -239,6 +239,19 @@ def permuted(tensor: Tensor, order: Sequence[int]) -> Tensor:
     return tensor.permute(*order).contiguous().permute(*back)
 
 
+def with_rows(case: Case, rows: list[int], B: int) -> Case:
+    """The case with these of its rows, and pads behind them."""
+    pads = B - len(rows)
+    nobody = len(case.arguments["context_lens"]) - 1
+    slots = case.arguments["slot_mapping"]
+    mapping = torch.cat([slots[rows], torch.full((pads,), nobody, device=slots.device)])
+    return case._replace(
+        arguments=case.arguments | {"slot_mapping": mapping},
+        keys=[*(case.keys[b] for b in rows), *[case.keys[0][:0]] * pads],
+        values=[*(case.values[b] for b in rows), *[case.values[0][:0]] * pads],
+    )
+
+
 def without_slots(case: Case) -> Case:
     """The same for attention that stores nothing: each row has its table and its length at hand."""
     arguments = dict(case.arguments)
