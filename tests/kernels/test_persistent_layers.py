@@ -7,7 +7,7 @@ import torch
 from attention_append_cases import NOBODY
 from persistent_cases import Case, assert_is_all_layers, copied, make_case
 from refusals import assert_each_wrong_tensor_is_refused
-from triton_marks import KERNEL_DEVICE, needs_triton
+from triton_marks import KERNEL_DEVICE, StandIn, needs_triton
 
 from labkit.kernels import persistent_layers
 from labkit.kernels.eight_bit import LIMITS
@@ -106,16 +106,12 @@ def test_weights_that_do_not_begin_at_a_multiple_of_16_bytes(decode_layers: Call
 
 @needs_triton
 def test_a_launch_that_stops_half_way_leaves_the_barrier_for_the_next(monkeypatch: pytest.MonkeyPatch):
-    class Stopped:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
-            def launch(*arguments: object, **options: object) -> None:
-                barrier.fill_(7)  # some have arrived
-                raise KeyboardInterrupt
-
-            return launch
+    def stopped(*arguments: object, **options: object) -> None:
+        barrier.fill_(7)  # some have arrived
+        raise KeyboardInterrupt
 
     case, barrier = make_case([3]), make_barrier(torch.device(KERNEL_DEVICE))
-    monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", Stopped())
+    monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", StandIn(stopped))
     with pytest.raises(KeyboardInterrupt):
         decode_layers_persistent_triton(*case, barrier)
     assert barrier.tolist() == [0]

@@ -30,6 +30,16 @@ def twins(plain: Callable, triton: Callable, *marks: pytest.MarkDecorator) -> li
     return [pytest.param(plain, id="plain"), pytest.param(triton, id="triton", marks=[needs_triton, *marks])]
 
 
+class StandIn:
+    """What stands in a kernel's place: its launches, with whatever grid, are calls of a function."""
+
+    def __init__(self, launch: Callable[..., object]) -> None:
+        self.launch = launch
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+        return self.launch
+
+
 def assert_host_does_not_wait(launch: Callable[[], object]) -> None:
     """Trap 3: no index is read back from the GPU, and nothing is copied to it from the host."""
     with pytest.MonkeyPatch.context() as patch:
