@@ -16,12 +16,14 @@ def check_tensor(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
     last_stride_is_1: bool = False,
+    is_contiguous: bool = False,
 ) -> None:
     """Check one tensor against its contract. Raises ValueError with its name, what it is and what is
     expected.
 
     shape: a number fixes a dimension, a name ("B") leaves it free.
-    dtype, device: None leaves them free. last_stride_is_1: whether the last dimension must be contiguous.
+    dtype, device: None leaves them free. last_stride_is_1: whether the last dimension must be contiguous;
+    is_contiguous: whether all of it must be.
     """
     have = tensor.shape
     fits = have == shape or (  # most often it is, and a step asks a hundred times
@@ -38,6 +40,8 @@ def check_tensor(
         raise ValueError(
             f"{name} has strides {tensor.stride()}, expected the last dimension to be contiguous"
         )
+    if is_contiguous and not tensor.is_contiguous():
+        raise ValueError(f"{name} has strides {tensor.stride()}, expected it to be contiguous")
 
 
 def check_range(name: str, indices: Tensor, limit: int, least: int = 0) -> None:

@@ -223,18 +223,10 @@ def check_embed_slots(
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_slots(slot_mapping, last_token_ids, context_lens)
-    check_tensor("token_table", token_table, shape=("V", "E"), device=slot_mapping.device)
+    table = {"dtype": token_table.dtype, "device": slot_mapping.device, "is_contiguous": True}
+    check_tensor("token_table", token_table, shape=("V", "E"), **table)
     if position_table is not None:
-        check_tensor(
-            "position_table",
-            position_table,
-            shape=("P", token_table.shape[1]),
-            dtype=token_table.dtype,
-            device=slot_mapping.device,
-        )
-    for name, weight in (("token_table", token_table), ("position_table", position_table)):
-        if weight is not None and not weight.is_contiguous():
-            raise ValueError(f"{name} has strides {weight.stride()}, expected it to be contiguous")
+        check_tensor("position_table", position_table, shape=("P", token_table.shape[1]), **table)
     check_range("last_token_ids", last_token_ids, len(token_table))
 
 

@@ -298,9 +298,7 @@ def check_norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear, g
     (M, K), N = x.shape, len(layer.weight)
     float32 = {"dtype": torch.float32, "device": x.device, "last_stride_is_1": True}
     num_parts = -(-K // statistics.width)
-    check_tensor("statistics.parts", statistics.parts, shape=(M, num_parts, 2), **float32)
-    if not statistics.parts.is_contiguous():
-        raise ValueError(f"statistics.parts has strides {statistics.parts.stride()}, expected contiguous")
+    check_tensor("statistics.parts", statistics.parts, shape=(M, num_parts, 2), is_contiguous=True, **float32)
     for name, vector in (("column_sums", layer.column_sums), ("bias", layer.bias)):
         if vector is not None:
             check_tensor(f"layer.{name}", vector, shape=(N,), **float32)
@@ -316,12 +314,8 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
     M, K = x.shape
     like_x = {"dtype": x.dtype, "device": x.device, "last_stride_is_1": True}
-    check_tensor("weight", weight, shape=("N", K), **like_x)
+    check_tensor("weight", weight, shape=("N", K), is_contiguous=True, **like_x)
     N = len(weight)
-    if not weight.is_contiguous():
-        raise ValueError(
-            f"weight has strides {weight.stride()}, expected {(K, 1)}: contiguous, as nn.Linear's"
-        )
     if bias is not None:
         check_tensor("bias", bias, shape=(N,), **like_x)
     check_offsets("x", x)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.eight_bit import check_caches
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 # --- any requests of the batch, at any positions --------------------------------------------------------
@@ -301,12 +302,7 @@ def check_kv_append(
     B, H, D = key_new.shape
     like_key = {"dtype": key_new.dtype, "device": key_new.device, "last_stride_is_1": True}
     check_tensor("value_new", value_new, shape=(B, H, D), **like_key)
-    check_tensor("k_cache_layer", k_cache_layer, shape=("N", H, "block_size", D), **like_key)
-    check_tensor("v_cache_layer", v_cache_layer, shape=tuple(k_cache_layer.shape), **like_key)
-    if v_cache_layer.stride() != k_cache_layer.stride():
-        raise ValueError(
-            f"v_cache_layer has strides {v_cache_layer.stride()}, k_cache_layer {k_cache_layer.stride()}"
-        )
+    check_caches(k_cache_layer, v_cache_layer, H, key_new)
     N, _, block_size, _ = k_cache_layer.shape
     num_written = B
     indices = [("block_idx", block_idx, N)]

@@ -96,7 +96,6 @@ class LayerTable:
             shape=(N, K) if name == "weight" else (N,),
             dtype=torch.float32 if is_float32 else weight.dtype,
             device=weight.device,
+            is_contiguous=True,
         )
-        if not tensor.is_contiguous():
-            raise ValueError(f"{label} has strides {tensor.stride()}, expected it to be contiguous")
         return tensor

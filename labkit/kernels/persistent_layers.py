@@ -349,11 +349,9 @@ def check_decode_layers(
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     weight = table.layers[0].qkv.weight
     E, L = weight.shape[1], len(table.layers)
-    check_tensor("x", x, shape=("B", E), dtype=weight.dtype, device=weight.device)
+    check_tensor("x", x, shape=("B", E), dtype=weight.dtype, device=weight.device, is_contiguous=True)
     if x.dtype not in FLOATS:
         raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
-    if not x.is_contiguous():
-        raise ValueError(f"x has strides {x.stride()}, expected it to be contiguous")
     kept = k_cache.dtype if is_eight_bit(k_cache) else x.dtype
     like_cache = {"dtype": kept, "device": x.device, "last_stride_is_1": True}
     check_tensor("k_cache", k_cache, shape=(L, "N", "H", "block_size", "D"), **like_cache)

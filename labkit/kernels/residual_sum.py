@@ -167,8 +167,7 @@ def residual_sum_of_peers_triton(
     check_residual_sum(mine, residual)
     check_tensor("addresses", addresses, shape=(len(addresses),), dtype=torch.int64, device=mine.device)
     for name, each in (("mine", mine), ("residual", residual)):
-        if not each.is_contiguous():
-            raise ValueError(f"{name} has strides {each.stride()}, expected contiguous")
+        check_tensor(name, each, shape=("M", "E"), is_contiguous=True)
     M, E = mine.shape
     if E * mine.itemsize % 4 or words_of(M * E, mine.dtype) > room:
         raise ValueError(f"rows of {E} values must fill words of 4 bytes, {M} of them at most {room} words")

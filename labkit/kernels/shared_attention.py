@@ -51,16 +51,8 @@ def paged_attention_append_shares_triton(
     not fit, a workspace that is too small or a plan for another batch, and TritonUnavailableError where no
     kernel runs.
     """
-    arguments = (
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
+    arguments = *tensors, block_table, context_lens, slot_mapping
     check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
     check_launchable(query.device)
     B, H, D = query.shape

@@ -74,16 +74,8 @@ def paged_attention_append_split_triton(
     same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
     or a workspace that is too small, and TritonUnavailableError where no kernel runs.
     """
-    arguments = (
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
+    arguments = *tensors, block_table, context_lens, slot_mapping
     check_paged_attention_append(*arguments, transform)
     check_launchable(query.device)
     B, H, D = query.shape

@@ -316,7 +316,7 @@ def check_rows(
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     int64 = {"dtype": torch.int64, "device": drafts.device, "last_stride_is_1": True}
-    check_contiguous("drafts", drafts, ("B", "K"))
+    check_tensor("drafts", drafts, shape=("B", "K"), is_contiguous=True, **int64)
     B = len(drafts)
     check_tensor("slot_mapping", slot_mapping, shape=(B,), **int64)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), **int64)
@@ -328,9 +328,10 @@ def check_rows(
 
 def check_made(made: Tensor, drafts: Tensor) -> None:
     """Raises ValueError unless these are int64 [B, K + 1] and [B, K] on one device, each contiguous."""
-    check_contiguous("drafts", drafts, ("B", "K"))
+    rows = {"dtype": torch.int64, "device": drafts.device, "last_stride_is_1": True, "is_contiguous": True}
+    check_tensor("drafts", drafts, shape=("B", "K"), **rows)
     B, K = drafts.shape
-    check_contiguous("made", made, (B, K + 1), drafts.device)
+    check_tensor("made", made, shape=(B, K + 1), **rows)
 
 
 def check_advance(
@@ -352,12 +353,3 @@ def check_advance(
     check_tensor("draws", draws, shape=last_token_ids.shape, **int64)
     int32 = int64 | {"dtype": torch.int32}
     check_tensor("texts", texts, shape=(len(last_token_ids), "W"), **int32)
-
-
-def check_contiguous(
-    name: str, numbers: Tensor, shape: tuple[int | str, ...], device: torch.device | None = None
-) -> None:
-    """Raises ValueError unless these are int64 of this shape, without gaps."""
-    check_tensor(name, numbers, shape=shape, dtype=torch.int64, device=device, last_stride_is_1=True)
-    if not numbers.is_contiguous():
-        raise ValueError(f"{name} has strides {numbers.stride()}, expected it to be contiguous")

@@ -14,16 +14,10 @@ SOURCES = without(JUNK, "text", "megabytes of text") | {
     "no text": "",
     "5,000 letters": "a" * 5000,
 }
-NOWHERE = [
-    "~no-such-user",
-    "~no-such-user/x",
-    "/" + "a" * 300,
-    "a\0b",
-    "/dev/null",
-    "/etc/hostname",
-    "..a//b",
-]
-NAMES = ["random:", "random:gpt3", "random:GPT2", "random:../x", "random: gpt2", "random:\ud800"]
+PLACES = ("~no-such-user", "~no-such-user/x", "/" + "a" * 300, "a\0b", "/dev/null", "/etc/hostname", "..a//b")
+NOWHERE = {repr(name)[:20]: name for name in PLACES}
+NO_NAMES = ("random:", "random:gpt3", "random:GPT2", "random:../x", "random: gpt2", "random:\ud800")
+NAMES = {repr(name): name for name in NO_NAMES}
 DTYPES = JUNK | {
     "None": None,
     **{repr(name): name for name in ("float16", "float32", "torch.float32", "", float, np.float32)},
@@ -36,26 +30,11 @@ SEEDS = without(JUNK, "a number", "a 0-d array") | {
     "-(2**63) - 1": -(2**63) - 1,
 }
 
-CASES = [
-    *values_of("load_model, source", "source", lambda _, bad: load_model(bad), SOURCES, CheckpointError),
-    *values_of(
-        "load_model, source",
-        "there is no directory",
-        lambda _, bad: load_model(bad),
-        {repr(name)[:20]: name for name in NOWHERE},
-        CheckpointError,
-    ),
-    *values_of(
-        "load_model, source",
-        "no random model",
-        lambda _, bad: load_model(bad),
-        {repr(name): name for name in NAMES},
-        CheckpointError,
-    ),
-    *values_of(
-        "load_model, dtype", "dtype", lambda _, bad: load_model("random:gpt2", bad), DTYPES, CheckpointError
-    ),
-    *values_of(
-        "load_model, seed", "seed", lambda _, bad: load_model("random:gpt2", seed=bad), SEEDS, CheckpointError
-    ),
-]
+CASES = values_of(
+    CheckpointError,
+    ("load_model, source", "source", lambda _, bad: load_model(bad), SOURCES),
+    ("load_model, source", "there is no directory", lambda _, bad: load_model(bad), NOWHERE),
+    ("load_model, source", "no random model", lambda _, bad: load_model(bad), NAMES),
+    ("load_model, dtype", "dtype", lambda _, bad: load_model("random:gpt2", bad), DTYPES),
+    ("load_model, seed", "seed", lambda _, bad: load_model("random:gpt2", seed=bad), SEEDS),
+)

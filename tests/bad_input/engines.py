@@ -64,6 +64,8 @@ SERVER = {
     "stream_interval": NO_SIZE | {"None": None},
     "tokenize_workers": without(NO_SIZE, "zero") | {"None": None},
 }
+NO_PART = "parts|no option with a part|the part for block_tables|no use for a launch"
+TOO_LARGE = "the KV pool is too large: .* Lower block_size|the logits .* Lower max_batch_size"
 PARTS = without(JUNK, "a dict", "a list", "a set") | {
     "no option": {"colour": CacheConfig},
     "a name that is no text": {5: CacheConfig},
@@ -85,18 +87,9 @@ def serve(_, **bad) -> StreamingServer:
 CASES = [
     *arguments_of("InferenceEngine", make, ENGINE, OptionError),
     *values_of(
-        "InferenceEngine, parts",
-        "parts|no option with a part|the part for block_tables|no use for a launch",
-        lambda _, bad: make(_, parts=bad),
-        PARTS,
         OptionError,
-    ),
-    *values_of(
-        "InferenceEngine, memory",
-        "the KV pool is too large: .* Lower block_size|the logits .* Lower max_batch_size",
-        lambda _, bad: make(_, **bad),
-        MEMORY,
-        OptionError,
+        ("InferenceEngine, parts", NO_PART, lambda _, bad: make(_, parts=bad), PARTS),
+        ("InferenceEngine, memory", TOO_LARGE, lambda _, bad: make(_, **bad), MEMORY),
     ),
     *arguments_of("StreamingServer", serve, SERVER, OptionError),
 ]

@@ -15,6 +15,7 @@ from labkit.show import show_diff, show_source
 HERE = lab.Lab(LESSONS["01"], torch.device("cpu"), lab.CPU_SCALE)
 LAST = lab.Lab(LESSONS["20"], torch.device("cpu"), lab.CPU_SCALE)
 DATA = []
+SOUND = lab.check_batch  # a part that can be kept
 
 
 def uses_data() -> list:
@@ -46,70 +47,48 @@ NAMES = {
 FILE_NAMES = {"a path": "../x", "a path from the root": "/tmp/x", "no text": "", "a number": 5, "None": None}
 FILE_NAMES |= {"a NUL": "a\0b", "spaces": "a b", "a line": "a\nb"}
 
+SIZES_OF_CARD = {"batch_size": NO_COUNT, "lengths": NO_LENGTHS}
+QUESTION = {"question": "q", "unit": "us"}
+NO_QUESTION = dict.fromkeys(QUESTION, NO_TEXT)
+BUILD = {
+    "model": {"a path": "data/tiny-gpt2", "a number": 5, "a class": int},
+    "cache": {"None": None, "a number": 8, "a dict": {"block_size": 8}},
+    "scheduler": {"None": None, "a number": 8, "the ladder": LADDER},
+    "dtype": {"text": "float32", "integers": torch.int8},
+    "colour": {"a function": uses_data},
+}
+NOT_SHOWN = without(NO_SOURCE, "a lambda")
+
 CASES = [
-    *values_of("lab.start", "there is no lesson", lambda _, bad: lab.start(bad), NO_RUNG, OptionError),
-    *values_of("lab.begin", "there is no page", lambda _, bad: lab.begin(bad), NO_RUNG, OptionError),
     *values_of(
-        "here.build",
-        "part for block_tables",
-        lambda _, bad: HERE.build(block_tables=bad),
-        NO_PART,
         OptionError,
+        ("lab.start", "there is no lesson", lambda _, bad: lab.start(bad), NO_RUNG),
+        ("lab.begin", "there is no page", lambda _, bad: lab.begin(bad), NO_RUNG),
+        ("here.build", "part for block_tables", lambda _, bad: HERE.build(block_tables=bad), NO_PART),
+        ("here.check", "proves block_tables", lambda _, bad: HERE.check(**bad), NAMES),
+        ("here.check", "has no gate", lambda _, bad: LAST.check(**bad), NAMES),
+        ("here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE),
+        (
+            "keep, option",
+            "cannot be kept as",
+            lambda _, bad: keep_all("01", {bad: lab.check_batch}),
+            FILE_NAMES,
+        ),
+        ("show_source", "has no source", lambda _, bad: show_source(bad), NOT_SHOWN),
+        ("show_diff", "has no source", lambda _, bad: show_diff(uses_data, bad), NOT_SHOWN),
     ),
-    *arguments_of(
-        "here.build",
-        lambda _, **bad: HERE.build(**bad),
-        {
-            "model": {"a path": "data/tiny-gpt2", "a number": 5, "a class": int},
-            "cache": {"None": None, "a number": 8, "a dict": {"block_size": 8}},
-            "scheduler": {"None": None, "a number": 8, "the ladder": LADDER},
-            "dtype": {"text": "float32", "integers": torch.int8},
-            "colour": {"a function": uses_data},
-        },
-        OptionError,
-    ),
-    *values_of("here.check", "proves block_tables", lambda _, bad: HERE.check(**bad), NAMES, OptionError),
-    *values_of("here.check", "has no gate", lambda _, bad: LAST.check(**bad), NAMES, OptionError),
-    *values_of(
-        "here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE, OptionError
-    ),
-    *values_of(
-        "keep, option",
-        "cannot be kept as",
-        lambda _, bad: keep_all("01", {bad: lab.check_batch}),
-        FILE_NAMES,
-        OptionError,
-    ),
-    *arguments_of(
-        "here.card",
-        lambda _, **bad: HERE.card(**bad),
-        {"batch_size": NO_COUNT, "lengths": NO_LENGTHS},
-        OptionError,
-    ),
-    *arguments_of(
-        "here.measure",
-        lambda _, **bad: HERE.measure(**bad),
-        {"batch_size": NO_COUNT, "rounds": NO_COUNT, "lengths": NO_LENGTHS},
-        OptionError,
-    ),
-    *arguments_of(
-        "here.predict",
-        lambda _, **bad: HERE.predict(**({"question": "q", "unit": "us"} | bad)),
-        {"question": NO_TEXT, "unit": NO_TEXT},
-        OptionError,
-    ),
-    *values_of(
-        "show_source",
-        "has no source",
-        lambda _, bad: show_source(bad),
-        without(NO_SOURCE, "a lambda"),
-        OptionError,
-    ),
-    *values_of(
-        "show_diff",
-        "has no source",
-        lambda _, bad: show_diff(uses_data, bad),
-        without(NO_SOURCE, "a lambda"),
-        OptionError,
+    *(
+        case
+        for entry, call, table in (
+            ("here.build", lambda _, **bad: HERE.build(**bad), BUILD),
+            ("here.card", lambda _, **bad: HERE.card(**bad), SIZES_OF_CARD),
+            ("here.measure", lambda _, **bad: HERE.measure(**bad), SIZES_OF_CARD | {"rounds": NO_COUNT}),
+            (
+                "here.predict",
+                lambda _, **bad: HERE.predict(**QUESTION | bad),
+                dict.fromkeys(QUESTION, NO_TEXT),
+            ),
+        )
+        for case in arguments_of(entry, call, table, OptionError)
     ),
 ]

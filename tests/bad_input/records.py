@@ -72,39 +72,21 @@ NAMES = without(JUNK, "text", "megabytes of text") | {
     "a path from the root": "/etc/hostname",
     "a name with a NUL": "a\0b",
 }
+NO_RECORD = {name[:20]: name for name in ("nope", ".", "..", "a" * 300, "faults_cpu.json", "*", "\\udcff")}
+NO_PATH = {"text": "x", "a number": 5, "None": None, "a list": []}
+NO_KIND = {"another word": "x", "a path": "../ladder", "a number": 5, "None": None, "a list": []}
+UNPUBLISHED = {"None": None, "no rung": "99", "a list": [1], "a number": 1}
+A_PATH, A_KIND = "is no path: hand over a pathlib.Path", "is no kind of record; there are attention, "
+
 CASES = [
-    *values_of("load, name", "is no name of a record", lambda _, bad: load(bad), NAMES, RecordError),
     *values_of(
-        "load, name",
-        "is missing|cannot be read",
-        lambda _, bad: load(bad),
-        {name[:20]: name for name in ("nope", ".", "..", "a" * 300, "faults_cpu.json", "*", "\\udcff")},
         RecordError,
-    ),
-    *(
-        row
-        for entry, call in (("published_figures", published_figures), ("load_gpu_tests", load_gpu_tests))
-        for row in values_of(
-            f"{entry}, path",
-            "is no path: hand over a pathlib.Path",
-            lambda _, bad, call=call: call(bad),
-            {"text": "x", "a number": 5, "None": None, "a list": []},
-            RecordError,
-        )
-    ),
-    *values_of(
-        "load_all, kind",
-        "is no kind of record; there are attention, ",
-        lambda _, bad: load_all(bad),
-        {"another word": "x", "a path": "../ladder", "a number": 5, "None": None, "a list": []},
-        RecordError,
-    ),
-    *values_of(
-        "headline",
-        "nothing was published",
-        lambda _, bad: headline(bad),
-        {"None": None, "no rung": "99", "a list": [1], "a number": 1},
-        RecordError,
+        ("load, name", "is no name of a record", lambda _, bad: load(bad), NAMES),
+        ("load, name", "is missing|cannot be read", lambda _, bad: load(bad), NO_RECORD),
+        ("published_figures, path", A_PATH, lambda _, bad: published_figures(bad), NO_PATH),
+        ("load_gpu_tests, path", A_PATH, lambda _, bad: load_gpu_tests(bad), NO_PATH),
+        ("load_all, kind", A_KIND, lambda _, bad: load_all(bad), NO_KIND),
+        ("headline", "nothing was published", lambda _, bad: headline(bad), UNPUBLISHED),
     ),
     *(
         case(entry, r"mine|\[\]|no posts|post", what, holding(content))

@@ -39,6 +39,7 @@ TOO_MUCH = {
     "half a surrogate pair": "a\ud800",
     "as long as the model": [1] * 64,
 }
+GOOD = {"a good prompt": [1], "text": "To be"}
 TOO_LONG = ENDLESS | TOO_MUCH
 PROMPTS = BAD_PROMPTS | ENDLESS | TOO_MUCH
 NO_PROMPTS = without(JUNK, "a list", "a list of a list", "text") | {
@@ -91,60 +92,25 @@ async def submit_async(server, prompt) -> None:
 
 
 PROMPT, PARAMS = "prompt|token id", "params must be SamplingParams|but .* SamplingParams|params cannot be"
+NOT_HERE = "there is no request .* here; .*request_id is the whole"
 CASES = [
     *values_of(
-        "add_request", PROMPT, lambda w, bad: w.engine.add_request(bad, GREEDY), PROMPTS, RequestError
-    ),
-    *values_of(
-        "generate", PROMPT, lambda w, bad: w.engine.generate([[1], bad, [2]], GREEDY), TOO_LONG, RequestError
-    ),
-    *values_of("stream", PROMPT, lambda w, bad: w.engine.stream(bad, GREEDY), TOO_MUCH, RequestError),
-    *values_of("submit", PROMPT, lambda w, bad: w.server.submit(bad, GREEDY), PROMPTS, RequestError),
-    *values_of(
-        "submit_async",
-        PROMPT,
-        lambda w, bad: asyncio.run(submit_async(w.server, bad)),
-        TOO_MUCH,
         RequestError,
+        ("add_request", PROMPT, lambda w, bad: w.engine.add_request(bad, GREEDY), PROMPTS),
+        ("generate", PROMPT, lambda w, bad: w.engine.generate([[1], bad, [2]], GREEDY), TOO_LONG),
+        ("stream", PROMPT, lambda w, bad: w.engine.stream(bad, GREEDY), TOO_MUCH),
+        ("submit", PROMPT, lambda w, bad: w.server.submit(bad, GREEDY), PROMPTS),
+        ("submit_async", PROMPT, lambda w, bad: asyncio.run(submit_async(w.server, bad)), TOO_MUCH),
+        ("generate, prompts", PROMPT, lambda w, bad: w.engine.generate(bad, GREEDY), NO_PROMPTS),
+        ("generate, two", PARAMS, lambda w, bad: w.engine.generate([[1], [2]], bad), PARAMS_FOR_TWO),
+        ("add_request, params", PARAMS, lambda w, bad: w.engine.add_request([1], bad), BAD_PARAMS),
+        ("stream, params", PARAMS, lambda w, bad: w.engine.stream([1], bad), BAD_PARAMS),
+        ("generate, params", PARAMS, lambda w, bad: w.engine.generate([[1], [2]], bad), BAD_PARAMS),
+        ("submit, params", PARAMS, lambda w, bad: w.server.submit([1], bad), BAD_PARAMS),
+        ("cancel", NOT_HERE, lambda w, bad: w.engine.cancel(bad), NO_ID),
     ),
     *values_of(
-        "generate, prompts",
-        "prompt|token id",
-        lambda w, bad: w.engine.generate(bad, GREEDY),
-        NO_PROMPTS,
-        RequestError,
-    ),
-    *values_of(
-        "generate, params for two",
-        PARAMS,
-        lambda w, bad: w.engine.generate([[1], [2]], bad),
-        PARAMS_FOR_TWO,
-        RequestError,
-    ),
-    *values_of(
-        "add_request, params", PARAMS, lambda w, bad: w.engine.add_request([1], bad), BAD_PARAMS, RequestError
-    ),
-    *values_of("stream, params", PARAMS, lambda w, bad: w.engine.stream([1], bad), BAD_PARAMS, RequestError),
-    *values_of(
-        "generate, params",
-        PARAMS,
-        lambda w, bad: w.engine.generate([[1], [2]], bad),
-        BAD_PARAMS,
-        RequestError,
-    ),
-    *values_of("submit, params", PARAMS, lambda w, bad: w.server.submit([1], bad), BAD_PARAMS, RequestError),
-    *values_of(
-        "cancel",
-        "there is no request .* here; .*request_id is the whole",
-        lambda w, bad: w.engine.cancel(bad),
-        NO_ID,
-        RequestError,
-    ),
-    *values_of(
-        "submit_async, without a loop",
-        "no event loop",
-        lambda w, bad: w.server.submit_async(bad, GREEDY),
-        {"a good prompt": [1], "text": "To be"},
         StreamError,
+        ("submit_async, no loop", "no event loop", lambda w, bad: w.server.submit_async(bad, GREEDY), GOOD),
     ),
 ]

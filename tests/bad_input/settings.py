@@ -82,5 +82,5 @@ CASES = [
         BadInput("EngineOptions", said, said, lambda _, bad=bad: EngineOptions(**bad), OptionError)
         for said, bad in NOT_WITHOUT.items()
     ),
-    *values_of("LADDER", "there is no rung .* as text", lambda _, bad: LADDER[bad], NO_RUNG, OptionError),
+    *values_of(OptionError, ("LADDER", "there is no rung .* as text", lambda _, bad: LADDER[bad], NO_RUNG)),
 ]

@@ -5,27 +5,24 @@ from collections.abc import Callable
 import pytest
 import torch
 from attention_append_cases import (
-    KERNEL_DEVICE,
     NOBODY,
     assert_attends_and_stores,
-    assert_far_places_are_found,
+    assert_same_plan,
     bits,
-    dtypes,
     in_shares,
     make_case,
-    needs_triton,
     plan_for,
     share_workspace_for,
 )
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import (
     SharePlan,
     ShareWorkspace,
     attention_shares,
     checks,
-    paged_attention_append_plain,
     paged_attention_append_shares_triton,
     plan_shares_plain,
     plan_shares_triton,
@@ -33,12 +30,6 @@ from labkit.kernels import (
 from labkit.kernels.attention_shares import MAX_SHARES
 
 pytestmark = pytest.mark.slow
-
-each_planner = pytest.mark.parametrize(
-    "planner",
-    [plan_shares_plain, pytest.param(plan_shares_triton, marks=needs_triton)],
-    ids=["plain", "triton"],
-)
 
 # --- the plan --------------------------------------------------------------------------------------
 
@@ -103,48 +94,31 @@ def assert_is_a_plan(plan: SharePlan, context_lens: list[int]) -> None:
                 assert -(-n // (size - piece)) > MAX_SHARES
 
 
-@each_planner
-@pytest.mark.parametrize(
-    "context_lens",
-    [
-        [NOBODY],
-        [NOBODY, 5, NOBODY, 600, NOBODY],
-        [512] * 128,
-        [1] * 87 + [1023],
-        [100] * 255 + [1023],
-    ],
-    ids=lambda lens: f"{len(lens)} rows, last {lens[-1]}",
-)
-def test_it_is_a_plan(planner: Callable, context_lens: list[int]):
-    plan = planned(planner, context_lens, room=3)
-    assert_is_a_plan(plan, context_lens)
-    assert plan.batch_size == len(context_lens)
-
-
 lengths = st.lists(st.integers(NOBODY, 1100), min_size=1, max_size=150)
 
 
 @given(lengths, st.sampled_from([1, 2, 12, 25, 2000]), st.sampled_from([32, 64, 80]), st.integers(1, 3))
+@example([512] * 128, 12, 64, 1)
+@example([1] * 87 + [1023], 12, 64, 1)
+@example([100] * 255 + [1023], 12, 64, 1)
 @settings(max_examples=60)
 def test_plain_plans_of_any_lengths(context_lens: list[int], num_heads: int, head_dim: int, group: int):
     plan = planned(plan_shares_plain, context_lens, num_heads, head_dim, group=group)
     assert_is_a_plan(plan, context_lens)
+    assert plan.batch_size == len(context_lens)
 
 
 @needs_triton
 @given(lengths, st.sampled_from([1, 12, 2000]), st.integers(1, 3))
+@example([NOBODY], 12, 1)
+@example([100] * 255 + [1023], 12, 1)
 @settings(max_examples=10)
 def test_the_kernel_makes_the_plain_plan(context_lens: list[int], num_heads: int, group: int):
     plan, plain = (
-        planned(each, context_lens, num_heads, group=group)
+        planned(each, context_lens, num_heads, room=3, group=group)
         for each in (plan_shares_triton, plan_shares_plain)
     )
-    num_used = int((plain.row_of >= 0).sum())
-    assert plan.row_of.tolist() == plain.row_of.tolist()
-    for name in ("share_of", "slot_of", "tokens_of"):
-        assert getattr(plan, name)[:num_used].tolist() == getattr(plain, name)[:num_used].tolist()
-    for name in ("first_share", "num_shares"):
-        assert getattr(plan, name).tolist() == getattr(plain, name).tolist()
+    assert_same_plan(plan, plain)
 
 
 def test_a_long_row_gets_many_shares_and_rows_of_one_length_as_many_each():
@@ -196,40 +170,7 @@ def test_in_debug_mode_a_slot_out_of_range_is_refused(monkeypatch: pytest.Monkey
         plan_shares_plain(torch.zeros(5, dtype=torch.int32), torch.tensor([0, 9]), plan)
 
 
-# --- attention by the plan -------------------------------------------------------------------------
-
-SIZES = {
-    "nobody": {"context_lens": [NOBODY, NOBODY]},
-    "rows that pad in the middle and at the end": {"context_lens": [6, NOBODY, 70, 0, NOBODY]},
-    "a long row among short ones": {"context_lens": [3, 5, 300, 1], "H": 1, "block_size": 16},
-    "as long as there are": {"context_lens": [1023], "H": 1, "block_size": 64},
-    "more tokens than a row's shares have at their least": {"context_lens": [700, 0], "H": 1},
-    "heads of 64": {"context_lens": [64, 130], "D": 64, "block_size": 64, "H": 1},
-    "heads of 80": {"context_lens": [33, 5], "D": 80, "H": 1},
-    "heads of 20, blocks of six": {"context_lens": [30, 71], "D": 20, "block_size": 6},
-}
-
-
-@needs_triton
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_it_is_dense_attention_and_each_token_is_in_its_slot(sizes: dict):
-    assert_attends_and_stores(in_shares, make_case(**sizes))
-
-
-@needs_triton
-@dtypes
-def test_in_any_precision(dtype: torch.dtype):
-    assert_attends_and_stores(in_shares, make_case([9, 4, NOBODY, 166], H=1, D=20, dtype=dtype))
-
-
-@needs_triton
-@given(st.lists(st.integers(NOBODY, 90), min_size=1, max_size=3), st.sampled_from([1, 4, 6, 16]))
-@settings(max_examples=6)
-def test_it_is_the_plain_form_at_any_size(context_lens: list[int], block_size: int):
-    case, plain = (make_case(context_lens, H=1, block_size=block_size) for _ in range(2))
-    expected = paged_attention_append_plain(**plain.arguments)
-    torch.testing.assert_close(in_shares(**case.arguments), expected, rtol=1e-5, atol=1e-5)
-    assert torch.equal(bits(case.k_pool), bits(plain.k_pool))
+# --- attention by the plan: test_paged_attention_append.py has what all forms do ----------------------
 
 
 @needs_triton
@@ -287,8 +228,3 @@ def test_a_workspace_or_a_plan_of_something_else_is_refused():
         arguments["key_new"] = arguments["key_new"][1:]
         paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
     assert torch.equal(bits(case.k_pool), before) and not workspace.arrived.any()
-
-
-@needs_triton
-def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found():
-    assert_far_places_are_found(in_shares, KERNEL_DEVICE)

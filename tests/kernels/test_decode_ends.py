@@ -7,8 +7,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import assert_each_wrong_tensor_is_refused
+from refusals import assert_each_wrong_tensor_is_refused, unchanged
+from sampling_helpers import random_logits
 from torch import Tensor
+from triton_marks import (
+    DTYPES,
+    KERNEL_DEVICE,
+    captured,
+    devices,
+    dtypes,
+    needs_interpreter,
+    needs_triton,
+    twins,
+)
 
 from labkit.kernels import (
     checks,
@@ -26,29 +37,8 @@ from labkit.kernels.tile_product import must_upcast
 if triton_status().mode == "interpreter":
     from triton.runtime.interpreter import ReduceOps
 
-# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
-NATIVE = triton_status().mode == "native"
-KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
-
-needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
-dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(NATIVE, reason="kernels are compiled for the GPU here")),
-        pytest.param("cuda", marks=pytest.mark.cuda),
-    ],
-)
-
-
-def twins(name: str, plain: Callable, triton: Callable) -> pytest.MarkDecorator:
-    cases = [pytest.param(plain, id="plain"), pytest.param(triton, id="triton", marks=needs_triton)]
-    return pytest.mark.parametrize(name, cases)
-
-
-EMBED = twins("embed", embed_slots_plain, embed_slots_triton)
-ADVANCE = twins("advance", greedy_advance_plain, greedy_advance_triton)
+EMBED = pytest.mark.parametrize("embed", twins(embed_slots_plain, embed_slots_triton))
+ADVANCE = pytest.mark.parametrize("advance", twins(greedy_advance_plain, greedy_advance_triton))
 
 
 @pytest.fixture(autouse=True)
@@ -119,18 +109,6 @@ def test_without_positions_each_request_is_its_token(embed: Callable):
     torch.testing.assert_close(statistics.parts, row_statistics(x, 20).parts)
 
 
-@needs_triton
-@devices
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_the_kernel_makes_the_bits_of_its_twin(device: str, dtype: torch.dtype):
-    case = make_embedding(33, dtype, device)
-    x, statistics = embed_slots_triton(**case)
-    expected, wanted = embed_slots_plain(**case)
-    assert torch.equal(x, expected)
-    torch.testing.assert_close(statistics.parts, wanted.parts, rtol=1e-6, atol=1e-6)
-    assert statistics.parts.shape == wanted.parts.shape and statistics.width == wanted.width
-
-
 @EMBED
 def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable):
     case = make_embedding(20)
@@ -144,10 +122,9 @@ def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable
 
 @EMBED
 def test_embedding_leaves_slots_as_they_were(embed: Callable):
-    case, before = make_embedding(), make_embedding()
-    embed(**case)
-    for name, value in case.items():
-        assert torch.equal(value, before[name]), name
+    case = make_embedding()
+    with unchanged(case):
+        embed(**case)
 
 
 @EMBED
@@ -172,13 +149,6 @@ def make_slots(B: int, device: str = KERNEL_DEVICE) -> dict[str, Tensor]:
     }
     slots["context_lens"][-1] = -1
     return slots
-
-
-def random_logits(
-    B: int, V: int, dtype: torch.dtype = torch.float32, device: str = KERNEL_DEVICE, seed: int = 0
-) -> Tensor:
-    like = torch.Generator(device).manual_seed(seed)
-    return (3 * torch.randn(B, V, generator=like, device=device)).to(dtype)
 
 
 def tokens_by_python(logits: Tensor) -> list[int]:
@@ -218,7 +188,7 @@ def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
     assert_advances(advance, logits, make_slots(len(logits)), expected)
 
 
-@pytest.mark.skipif(triton_status().mode != "interpreter", reason="changes how the interpreter compares")
+@needs_interpreter
 @pytest.mark.parametrize("place", [0, 39])
 def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     monkeypatch: pytest.MonkeyPatch, place: int
@@ -226,7 +196,7 @@ def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     """As on a GPU, number after number. The interpreter asks NumPy instead, whose maximum is NaN wherever one
     is, and would not miss it if the kernel did not mark NaN as infinite."""
     monkeypatch.setattr(ReduceOps, "apply_impl", ReduceOps.generic_reduce)
-    logits = random_logits(2, 40)
+    logits = random_logits(2, 40, device=KERNEL_DEVICE)
     expected = tokens_by_python(logits)
     logits[1, place] = math.nan
     assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
@@ -259,7 +229,7 @@ def test_the_slot_of_nobody_never_moves(advance: Callable):
     """Named by several rows, as in a padded batch; the others move on by one, whatever their token is."""
     slots = make_slots(4)
     slots["slot_mapping"] = torch.tensor([3, 8, 8, 0], device=KERNEL_DEVICE)
-    logits = random_logits(4, 40)
+    logits = random_logits(4, 40, device=KERNEL_DEVICE)
     logits[2] = logits[1]
     logits[3] = torch.nan
     for moved in (1, 2, 3):
@@ -279,7 +249,8 @@ VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, ma
 def test_any_logits_give_the_tokens_and_slots_of_the_twin(data: st.DataObject):
     B, V = data.draw(st.integers(0, 4)), data.draw(st.integers(1, 70))
     dtype = data.draw(st.sampled_from(DTYPES))
-    logits = random_logits(B, V, dtype, seed=data.draw(st.integers(0, 99))).round()  # many tie
+    logits = random_logits(B, V, seed=data.draw(st.integers(0, 99)), device=KERNEL_DEVICE)
+    logits = logits.to(dtype).round()  # many tie
     row, column = st.integers(0, max(0, B - 1)), st.integers(0, V - 1)
     for b, v, value in data.draw(st.lists(st.tuples(row, column, VALUES), max_size=6 if B else 0)):
         logits[b, v] = value
@@ -303,7 +274,7 @@ def test_what_cannot_be_embedded_is_refused_by_name(embed: Callable):
 
 @ADVANCE
 def test_what_has_no_tokens_is_refused_by_name(advance: Callable):
-    arguments = {"logits": random_logits(4, 40), **make_slots(4)}
+    arguments = {"logits": random_logits(4, 40, device=KERNEL_DEVICE), **make_slots(4)}
     assert_each_wrong_tensor_is_refused(advance, arguments, ("logits width", "logits dtype"))
 
 
@@ -330,14 +301,14 @@ PADDED = 50304  # the next multiple of 64
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@dtypes
 @pytest.mark.parametrize("B", [1, 8, 64, 256])
 @pytest.mark.parametrize("width", [V, PADDED], ids=["a vocabulary", "a padded one"])
 def test_on_a_gpu_a_whole_vocabulary_has_the_tokens_of_torch(width: int, B: int, dtype: torch.dtype):
     """Many tie for the largest: of these the first, which torch.max alone need not take on a GPU."""
     for seed in range(5):
         wide = torch.zeros(B, width, dtype=dtype, device="cuda")
-        wide[:, :V] = random_logits(B, V, dtype, "cuda", seed).round().clamp(max=6) - 100
+        wide[:, :V] = random_logits(B, V, seed=seed, device="cuda").to(dtype).round().clamp(max=6) - 100
         logits = wide[:, :V]
         bad = [None, math.nan, math.inf, -math.inf, None][seed]
         if bad is not None:
@@ -384,14 +355,11 @@ def test_on_a_gpu_a_graph_of_both_ends_goes_on_from_its_own_tokens():
         return [x, statistics.parts, greedy_advance_triton(logits, **slots)]
 
     slots, others = make_slots(B, "cuda"), make_slots(B, "cuda")
-    step(make_slots(B, "cuda"))  # compiled
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = step(slots)
+    graph, made = captured(lambda: step(slots))
+    step(others)  # as the first has been
     for _ in range(20):
         expected = step(others)
         graph.replay()
         assert all(map(torch.equal, made, expected))
     assert all(map(torch.equal, slots.values(), others.values()))
-    assert slots["context_lens"][-2].item() == 2 * B - 1 + 20
+    assert slots["context_lens"][-2].item() == 2 * B - 1 + 21

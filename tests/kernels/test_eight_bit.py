@@ -2,20 +2,13 @@
 
 import pytest
 import torch
-from attention_append_cases import (
-    KERNEL_DEVICE,
-    NOBODY,
-    dtypes,
-    in_shares,
-    make_case,
-    make_transform,
-    needs_triton,
-)
+from attention_append_cases import NOBODY, in_shares, make_case, make_transform
 from hypothesis import given
 from hypothesis import strategies as st
 from packed_cases import LAYER, make_packed
 from persistent_cases import eight_bit_pool
 from torch import Tensor
+from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
     kv_append_packed_plain,

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from fused_linear_cases import (
     assert_is_layer_norm_then_linear,
     assert_is_linear_and_residual,
-    dtypes,
     fold,
     make_case,
     residual_arguments,
     tensors_of,
 )
 from torch import Tensor
+from triton_marks import captured, dtypes
 
 from labkit.kernels import (
     fused_linear,
@@ -105,7 +105,7 @@ kinds = pytest.mark.parametrize("kind", ["tiles by rule", "rings"])
 
 @pytest.mark.cuda
 @kinds
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@dtypes
 @pytest.mark.parametrize("M", BATCHES)
 def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
     monkeypatch: pytest.MonkeyPatch, M: int, dtype: torch.dtype, kind: str
@@ -113,11 +113,7 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
     """A kernel that begins before the one in front of it has ended reads nothing of it too early: not in a
     graph, not without, and the same as where every kernel waits for the whole of the one before."""
     layer = Layer(M, dtype, measured_for(kind))
-    layer()  # compiled
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = layer()
+    graph, replayed = captured(layer)
     like = torch.Generator("cuda").manual_seed(1)
     seen = set()
     for _ in range(50):
@@ -150,11 +146,7 @@ def test_on_a_gpu_many_replays_in_a_row_race_with_nobody(M: int, kind: str):
         return made
 
     start = layer.x.clone()
-    move_on()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        move_on()
+    graph, _ = captured(move_on)
     layer.x.copy_(start)
     for _ in range(50):
         graph.replay()

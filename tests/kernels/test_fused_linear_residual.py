@@ -5,19 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 from fused_linear_cases import (
-    KERNEL_DEVICE,
     LINEAR_RESIDUAL,
     assert_is_linear_and_residual,
-    devices,
-    dtypes,
     layer_norm_then_linear,
     make_case,
-    needs_triton,
     norm_arguments,
     norm_linear_bound,
     residual_arguments,
     small,
 )
+from triton_marks import KERNEL_DEVICE, StandIn, devices, dtypes, needs_triton
 
 from labkit.kernels import (
     linear_residual,
@@ -136,18 +133,14 @@ def test_without_a_workspace_each_call_makes_its_own_and_no_larger_than_needed(
 def test_counters_are_cleared_if_a_launch_is_interrupted(monkeypatch: pytest.MonkeyPatch):
     workspace = make_split_k_workspace(torch.device(KERNEL_DEVICE), num_partials=2**12, num_tiles=4)
 
-    class Interrupted:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
-            def launch(*args: object, **kwargs: object) -> None:
-                workspace.counters[0] += 1
-                raise KeyboardInterrupt
-
-            return launch
+    def interrupted(*args: object, **kwargs: object) -> None:
+        workspace.counters[0] += 1
+        raise KeyboardInterrupt
 
     case = make_case()
     options = {"tile": Tile(16, 16, 16, 2, 4, 2), "workspace": workspace}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(linear_residual, "_linear_residual_kernel", Interrupted())
+        patch.setattr(linear_residual, "_linear_residual_kernel", StandIn(interrupted))
         linear_residual_triton(**residual_arguments(case), **options)
     assert not workspace.counters.any()
     assert_is_linear_and_residual(linear_residual_triton, case, **options)

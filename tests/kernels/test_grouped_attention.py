@@ -10,22 +10,20 @@ import torch
 import torch.nn.functional as F
 from attention_append_cases import (
     EPS,
-    KERNEL_DEVICE,
     NOBODY,
     TOLERANCE,
     assert_attends_and_stores,
     bits,
     dense_attention,
-    dtypes,
     in_shares,
     make_case,
     make_transform,
-    needs_triton,
     pools_after,
     split_in,
 )
 from packed_cases import PackedCase, dense_prompts, make_packed
 from torch import Tensor
+from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
     HeadTransform,
@@ -127,12 +125,6 @@ def assert_transforms(
     assert_stored((case.k_pool, case.v_pool), list(pools_after(expected)), key.to(dtype))
 
 
-def dense_groups(case: PackedCase, group: int) -> Tensor:
-    """`dense_prompts` of each query of a group in turn."""
-    queries = case.query.unflatten(1, (-1, group)).unbind(2)
-    return torch.stack([dense_prompts(case._replace(query=query)) for query in queries], dim=2).flatten(1, 2)
-
-
 @pytest.mark.parametrize("group, norms, dtype", [*TRANSFORMS, (4, None, torch.float32)], ids=str)
 @pytest.mark.parametrize("append, attention", PACKED)
 def test_prompts_in_chunks(
@@ -143,11 +135,11 @@ def test_prompts_in_chunks(
     transform = None if norms is None else make_transform(20, norms, dtype, KERNEL_DEVICE, positions=40)
     if attention is packed_attention_triton:
         attention = partial(attention, tile=PackedTile(16, 32, 4, 1))
-    assert_prompts(append, attention, case, group, transform)
+    assert_prompts(append, attention, case, transform)
 
 
 def assert_prompts(
-    append: Callable, attention: Callable, case: PackedCase, group: int, transform: HeadTransform | None
+    append: Callable, attention: Callable, case: PackedCase, transform: HeadTransform | None
 ) -> None:
     dtype = case.query.dtype
     append(*case.caches, case.key, case.value, case.rows, transform=transform)
@@ -163,7 +155,7 @@ def assert_prompts(
         query = transformed(case.query, positions, transform.query_norm, transform)
         expected = case._replace(query=query, key=key, keys=keys)
     tolerance = 4 * TOLERANCE[dtype]
-    torch.testing.assert_close(out.double(), dense_groups(expected, group), rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(out.double(), dense_prompts(expected), rtol=tolerance, atol=tolerance)
     for p, (first, end, before) in enumerate(case.prompts):
         for row in range(first, end):
             block, pos = divmod(before + row - first, case.k_pool.shape[3])
@@ -234,4 +226,4 @@ def test_on_a_gpu_prompts_in_chunks_at_full_size(
     transform = make_transform(D, D == 128, dtype, "cuda", positions=1024)
     for each in (None, transform):
         case = make_packed(rows, before, **sizes)
-        assert_prompts(kv_append_packed_triton, packed_attention_triton, case, group, each)
+        assert_prompts(kv_append_packed_triton, packed_attention_triton, case, each)

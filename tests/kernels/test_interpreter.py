@@ -1,7 +1,5 @@
 """What labkit mends in Triton's interpreter."""
 
-import contextlib
-
 import pytest
 import torch
 from triton_marks import needs_triton
@@ -139,15 +137,3 @@ def test_nothing_of_what_was_prepared_stays_behind_a_call_without_a_grid():
     with pytest.raises(Exception, match=r"\S"):
         sums(x, x, 2)
     assert language() == before
-
-
-@needs_triton
-def test_a_kernel_that_is_called_without_a_grid_spoils_no_launch():
-    x = torch.tensor([1.0, 3.0])
-    with pytest.raises(Exception, match=r"\S"):
-        sums(x, x, 2)
-    for recorded in (record_accesses, contextlib.nullcontext):
-        out = torch.zeros(1)
-        with recorded():
-            sums[(1,)](x, out, BLOCK=2)
-        assert out.item() == 2.75

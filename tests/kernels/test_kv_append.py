@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from attention_append_cases import BITS, bits, permuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import assert_each_wrong_tensor_is_refused, assert_refused
+from refusals import assert_each_wrong_tensor_is_refused, assert_refused, unchanged
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton_marks import KERNEL_DEVICE, assert_host_does_not_wait, devices, dtypes, needs_triton
 
 from labkit.kernels import (
     checks,
@@ -24,18 +26,8 @@ from labkit.kernels import (
     kv_append_triton,
     kv_append_triton_full_batch,
     kv_append_triton_identity_pos,
-    triton_status,
 )
 
-# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
-KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
-# What a number's bits are read as.
-BITS = {
-    torch.float32: torch.int32,
-    torch.float16: torch.int16,
-    torch.bfloat16: torch.int16,
-    torch.uint8: torch.uint8,
-}
 LAYER = 1  # of the three that a pool has here
 INDEX_TENSORS = {
     "generic": ("batch_idx", "block_idx", "pos"),
@@ -43,8 +35,6 @@ INDEX_TENSORS = {
     "identity_pos": ("block_idx", "pos"),
 }
 
-needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
-dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 PLAIN = {
     "generic": kv_append_plain,
     "full_batch": kv_append_full_batch_plain,
@@ -78,10 +68,6 @@ class Case(NamedTuple):
     k_pool: Tensor  # [L, N, H, block_size, D]
     v_pool: Tensor
     places: list[Place]
-
-
-def bits(tensor: Tensor) -> Tensor:
-    return tensor.view(BITS[tensor.dtype])
 
 
 def any_bits(generator: torch.Generator, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -185,12 +171,11 @@ def cases(draw: st.DrawFn, path: str) -> Case:
     dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
     case = make_case(path, places, B=B, N=N, block_size=block_size, dtype=dtype, **sizes)
     order = draw(st.sampled_from(ORDERS))
-    back = torch.tensor(order).argsort().tolist()
-    k_pool, v_pool = (pool.permute(order).contiguous().permute(back) for pool in (case.k_pool, case.v_pool))
+    k_pool, v_pool = (permuted(pool, order) for pool in (case.k_pool, case.v_pool))
     arguments = case.arguments | {"k_cache_layer": k_pool[LAYER], "v_cache_layer": v_pool[LAYER]}
     for name in ("key_new", "value_new"):
         if draw(st.booleans()):
-            arguments[name] = arguments[name].transpose(0, 1).contiguous().transpose(0, 1)
+            arguments[name] = permuted(arguments[name], (1, 0, 2))
     for name in INDEX_TENSORS[path]:
         indices = arguments[name].to(draw(st.sampled_from([torch.int32, torch.int64])))
         around = torch.full_like(indices[:1], 10**6)
@@ -213,20 +198,25 @@ def test_with_no_request_to_write_the_generic_one_writes_nothing(path: str, appe
     assert_each_token_is_in_its_slot(append, case._replace(arguments=case.arguments | none, places=[]))
 
 
+@devices
 @appends
-def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found(path: str, append: Callable):
+def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found(
+    path: str, append: Callable, device: str
+):
     """Trap 11. Block 2**18 begins at number 2**32, which an index of 32 bits takes for 0, and block 2**17 at
     2**31. Memory is only reserved: of 4.3 GB a few pages are touched."""
     H, block_size, D, far, middle = 2, 64, 64, 2**18, 2**17
     try:
-        pool = torch.empty(far + 1, 2, H, block_size, D, dtype=torch.uint8, device=KERNEL_DEVICE)
+        pool = torch.empty(far + 1, 2, H, block_size, D, dtype=torch.uint8, device=device)
     except RuntimeError as error:  # out of memory on a GPU is one, too
         pytest.skip(f"4.3 GB could not be reserved: {error}")
     k_layer, v_layer = pool.unbind(1)
     assert (k_layer.stride(0) * far, k_layer.stride(0) * middle) == (2**32, 2**31)
     looked_at = [0, 1, middle, far - 1, far]
     pool[looked_at] = 0
-    case = make_case(path, [Place(0, far, 5)], B=1, H=H, D=D, block_size=block_size, dtype=torch.uint8)
+    case = make_case(
+        path, [Place(0, far, 5)], B=1, H=H, D=D, block_size=block_size, dtype=torch.uint8, device=device
+    )
     append(**case.arguments | {"k_cache_layer": k_layer, "v_cache_layer": v_layer})
     for layer, name in ((k_layer, "key_new"), (v_layer, "value_new")):
         expected = torch.zeros_like(layer[looked_at])
@@ -265,13 +255,9 @@ def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(
 
 @appends
 def test_keys_values_and_indices_stay_as_they_are(path: str, append: Callable):
-    first, second = make_case(path).arguments, make_case(path).arguments
-    append(**first)
-    for name in first.keys() - {"k_cache_layer", "v_cache_layer"}:
-        after, before = first[name], second[name]
-        if isinstance(after, Tensor) and after.is_floating_point():
-            after, before = bits(after), bits(before)
-        assert after is before or torch.equal(after, before)
+    arguments = make_case(path).arguments
+    with unchanged(arguments, but=("k_cache_layer", "v_cache_layer")):
+        append(**arguments)
 
 
 # --- what the wrappers refuse ----------------------------------------------------------------------
@@ -281,7 +267,7 @@ def test_keys_values_and_indices_stay_as_they_are(path: str, append: Callable):
 def test_what_does_not_fit_is_refused_before_anything_is_written(path: str, append: Callable):
     arguments = make_case(path).arguments
     assert_each_wrong_tensor_is_refused(append, arguments)
-    turned = arguments["v_cache_layer"].transpose(1, 2).contiguous().transpose(1, 2)
+    turned = permuted(arguments["v_cache_layer"], (0, 2, 1, 3))
     with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
         append(**arguments | {"v_cache_layer": turned})
 
@@ -330,37 +316,9 @@ def test_on_a_gpu_each_token_is_in_its_slot_at_full_size(
 
 @pytest.mark.cuda
 @appends
-def test_on_a_gpu_a_pool_of_more_than_2_to_the_31_numbers_is_written_at_its_far_end(
-    path: str, append: Callable
-):
-    """Trap 11. Keys and values are the halves of one tensor of half precision, 4.3 GB; all else in it stays
-    NaN."""
-    H, D, block_size, B = 2, 64, 64, 3
-    N = 2**31 // (2 * H * D * block_size) + 100
-    pool = torch.full((N, 2, H, block_size, D), torch.nan, dtype=torch.float16, device="cuda")
-    k_layer, v_layer = pool.unbind(1)
-    places = [Place(b, N - 1 - b, block_size - 1) for b in range(B)]
-    assert min(place.block for place in places) * k_layer.stride(0) >= 2**31
-    key_new, value_new = torch.randn(2, B, H, D, device="cuda").half()
-    append(k_layer, v_layer, key_new, value_new, **indices_of(path, places, torch.int32, "cuda"))
-    for request, block, slot in places:
-        assert torch.equal(k_layer[block, :, slot], key_new[request])
-        assert torch.equal(v_layer[block, :, slot], value_new[request])
-    assert sum(int((~part.isnan()).sum()) for part in pool.split(1000)) == 2 * B * H * D
-
-
-@pytest.mark.cuda
-@appends
-def test_on_a_gpu_the_host_does_not_wait(path: str, append: Callable, monkeypatch: pytest.MonkeyPatch):
-    """Trap 3: no index is read back, nothing is copied from the host."""
-    monkeypatch.setattr(checks, "DEBUG", False)
+def test_on_a_gpu_the_host_does_not_wait(path: str, append: Callable):
     case = make_case(path, device="cuda")
-    append(**case.arguments)  # compiled by now
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        append(**case.arguments)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(lambda: append(**case.arguments))
 
 
 @pytest.mark.cuda

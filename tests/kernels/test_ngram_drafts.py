@@ -5,20 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
-from triton_marks import needs_triton
+from triton_marks import needs_triton, on_cpu, twins
 
-from labkit.kernels import ngram_drafts_plain, ngram_drafts_triton, triton_status
+from labkit.kernels import ngram_drafts_plain, ngram_drafts_triton
 from labkit.kernels.ngram_drafts import NO_DRAFT
 
 WIDTH = 40
-on_cpu = pytest.mark.skipif(triton_status().mode == "native", reason="kernels are compiled for the GPU here")
-each_form = pytest.mark.parametrize(
-    "ngram_drafts",
-    [
-        pytest.param(ngram_drafts_plain, id="plain"),
-        pytest.param(ngram_drafts_triton, id="triton", marks=[needs_triton, on_cpu]),
-    ],
-)
+each_form = pytest.mark.parametrize("ngram_drafts", twins(ngram_drafts_plain, ngram_drafts_triton, on_cpu))
 
 
 def drafts_of(text: list[int], limit: int, num_drafts: int) -> list[int]:

@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attention_append_cases import dtypes, needs_triton, permuted
+from attention_append_cases import permuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_cases import assert_attends_rows, assert_stores_rows, dense_prompts, make_packed
 from refusals import assert_each_wrong_tensor_is_refused
+from triton_marks import dtypes, needs_triton
 
 from labkit.kernels import (
     PackedRows,

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from attention_append_cases import dtypes, needs_triton
+from attention_append_cases import TOLERANCE
 from packed_cases import assert_attends_rows, assert_stores_rows, dense_prompts, make_packed
 from torch import Tensor
+from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
     PackedRows,
-    checks,
     kv_append_packed_plain,
     kv_append_packed_triton,
     packed_attention_plain,
@@ -72,20 +72,14 @@ def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found():
     torch.testing.assert_close(out, packed_attention_plain(query, pool, pool, rows), rtol=2**-9, atol=2**-9)
 
 
-def test_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checks, "DEBUG", False)
+def test_the_host_does_not_wait():
     case = make_packed([40, 9], [3, 80], pads=3, **FULL, dtype=torch.float16)
 
     def launch() -> None:
         kv_append_packed_triton(*case.caches, case.key, case.value, case.rows)
         packed_attention_triton(case.query, *case.caches, case.rows)
 
-    launch()  # compiled by now
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        launch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(launch)
 
 
 @dtypes
@@ -119,10 +113,7 @@ def test_a_graph_follows_what_lies_in_its_rows(dtype: torch.dtype):
             outs.append(packed_attention_triton(query, k_pool, v_pool, rows))
         return tuple(outs)
 
-    step()  # compiled by now
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outs = step()
+    graph, outs = captured(step)
     for case in [*cases, *cases[::-1]]:
         for pool, cache in zip((k_pool, v_pool), case.caches, strict=True):
             pool.fill_(torch.nan)
@@ -134,5 +125,4 @@ def test_a_graph_follows_what_lies_in_its_rows(dtype: torch.dtype):
         graph.replay()
         expected = dense_prompts(case)
         for out in outs:
-            tolerance = 1e-5 if dtype == torch.float32 else 2**-7 if dtype == torch.bfloat16 else 2**-10
-            torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(out.double(), expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])

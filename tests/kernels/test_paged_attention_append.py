@@ -1,27 +1,35 @@
-"""Attention that stores as it goes: plain, in one kernel and split, against dense attention in float64."""
+"""Attention that stores as it goes: plain, in one kernel, split and in shares, beside dense attention."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 from attention_append_cases import (
-    KERNEL_DEVICE,
+    KERNELS,
+    MOST_SPLITS,
     NOBODY,
+    PLAIN,
     TOLERANCE,
     TRITON,
     assert_attends_and_stores,
     assert_far_places_are_found,
     bits,
-    dtypes,
     each_form,
     make_case,
     permuted,
     pools_after,
+    split_in,
+    without_slots,
+    workspace_for,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from refusals import assert_each_wrong_tensor_is_refused, assert_refused
+from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
+    SplitWorkspace,
+    checks,
     paged_attention_append_plain,
     paged_attention_plain,
 )
@@ -37,10 +45,7 @@ kernels = pytest.mark.parametrize("attention", TRITON)
 @dtypes
 def test_the_plain_one_is_paged_attention_and_then_a_write_of_each_token(dtype: torch.dtype):
     case = make_case([3, 4, NOBODY, 0, 9, 7, NOBODY], dtype=dtype, device="cpu")
-    arguments = dict(case.arguments)
-    table, lens = (arguments.pop(name)[arguments["slot_mapping"]] for name in ("block_table", "context_lens"))
-    del arguments["slot_mapping"]
-    expected = paged_attention_plain(**arguments, block_table=table, context_lens=lens.clamp(min=0))
+    expected = paged_attention_plain(**without_slots(case).arguments)
     k_after, v_after = pools_after(case)
     out = paged_attention_append_plain(**case.arguments)
     assert torch.equal(out, expected)
@@ -69,7 +74,7 @@ random_sizes = st.fixed_dictionaries(
             st.integers(NOBODY, 40) | st.sampled_from([63, 64, 65]), min_size=1, max_size=3
         ),
         "H": st.integers(1, 2),
-        "D": st.integers(1, 40),
+        "D": st.integers(1, 40) | st.sampled_from([64, 80]),
         "block_size": st.sampled_from([1, 3, 4, 6, 16, 64]),
         "spare_slots": st.sampled_from([0, 4, 40]),
         "dtype": st.sampled_from(list(TOLERANCE)),
@@ -84,6 +89,9 @@ random_sizes = st.fixed_dictionaries(
 @example({"context_lens": [6, NOBODY, 3, NOBODY, NOBODY, 0]}, ORDERS[1], True)
 @example({"context_lens": [NOBODY, NOBODY]}, ORDERS[0], True)
 @example({"context_lens": [130, 1, 64], "block_size": 16, "H": 1}, ORDERS[0], False)
+@example({"context_lens": [3, 5, 300, 1], "block_size": 16, "H": 1, "D": 80}, ORDERS[0], False)
+@example({"context_lens": [1023], "block_size": 64, "H": 1}, ORDERS[0], False)  # as long as there are
+@example({"context_lens": [700, 0], "H": 1}, ORDERS[0], False)  # more than a row's shares have at their least
 @settings(max_examples=10)
 def test_it_is_dense_attention_and_each_token_is_in_its_slot(
     attention: Callable, sizes: dict, order: tuple[int, ...], is_contiguous: bool
@@ -204,3 +212,47 @@ def test_of_a_table_no_block_is_read_past_the_new_tokens(attention: Callable):
 @each_form
 def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found(attention: Callable):
     assert_far_places_are_found(attention, KERNEL_DEVICE)
+
+
+# --- what the wrappers refuse ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", [PLAIN, *TRITON[:2]])  # a plan is made for the right arguments alone
+def test_what_does_not_fit_is_refused_by_name(attention: Callable):
+    arguments = make_case([7, 5, NOBODY]).arguments
+    if attention is KERNELS["in 3"]:
+        attention = split_in(3, workspace_for(arguments))  # made for the right arguments
+    is_plain = attention is paged_attention_append_plain
+    assert_each_wrong_tensor_is_refused(attention, arguments, () if is_plain else ("block_table width",))
+    turned = permuted(arguments["v_cache_layer"], (0, 2, 1, 3))
+    with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
+        attention(**arguments | {"v_cache_layer": turned})
+
+
+@each_form
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_in_debug_mode_a_slot_out_of_range_is_refused_by_name(
+    attention: Callable, bad: int, monkeypatch: pytest.MonkeyPatch
+):
+    case = make_case([7, 5, NOBODY])
+    mapping = case.arguments["slot_mapping"].clone()
+    mapping[1] = bad
+    monkeypatch.setattr(checks, "DEBUG", True)
+    message = "slot_mapping has values from -?[0-9] to [0-9], outside of 0 to 5$"
+    assert_refused(attention, case, {"slot_mapping": mapping}, message)
+    assert_attends_and_stores(attention, case)
+
+
+@needs_triton
+@pytest.mark.parametrize("splits", [-1, 0, MOST_SPLITS + 1])
+def test_a_number_of_splits_that_cannot_be_is_refused(splits: int):
+    message = f"splits is {splits}, expected 1 to {MOST_SPLITS}$"
+    assert_refused(split_in(splits), make_case([7, 5]), {}, message)
+
+
+@needs_triton
+@pytest.mark.parametrize("batch_size, num_heads", [(2, 2), (5, 1)])
+def test_a_workspace_that_is_too_small_is_refused(batch_size: int, num_heads: int):
+    workspace = SplitWorkspace(batch_size, num_heads, 8, torch.device(KERNEL_DEVICE))
+    assert_refused(split_in(2, workspace), make_case([7, 5, NOBODY]), {}, "workspace ")
+    assert not workspace.arrived.any()

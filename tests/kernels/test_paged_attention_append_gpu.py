@@ -11,17 +11,17 @@ from attention_append_cases import (
     assert_far_places_are_found,
     bits,
     dense_attention,
-    dtypes,
+    in_shares,
     make_case,
-    needs_triton,
     split_in,
+    with_rows,
     workspace_for,
 )
 from torch import Tensor
+from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
     SplitWorkspace,
-    checks,
     paged_attention_append_plain,
     paged_attention_append_split_triton,
     paged_attention_append_triton,
@@ -42,6 +42,7 @@ GPU_FORMS = {
     "plain": paged_attention_append_plain,
     "triton": paged_attention_append_triton,
     **{f"in {n}": split_in(n) for n in (1, 2, 3, 5, 8, 16, MOST_SPLITS)},
+    "in shares": in_shares,
 }
 gpu_forms = pytest.mark.parametrize(
     "attention",
@@ -64,11 +65,14 @@ def test_on_a_gpu_it_attends_and_stores_at_full_size(attention: Callable, dtype:
 
 
 @pytest.mark.cuda
+@dtypes
 @gpu_forms
 @pytest.mark.parametrize("D, block_size", [(64, 16), (80, 6), (128, 64), (20, 1), (64, 4)])
-def test_on_a_gpu_at_other_sizes_of_heads_and_blocks(attention: Callable, D: int, block_size: int):
+def test_on_a_gpu_at_other_sizes_of_heads_and_blocks(
+    attention: Callable, D: int, block_size: int, dtype: torch.dtype
+):
     lengths = [0, 200, 64, NOBODY, 5, 130]
-    assert_attends_and_stores(attention, make_case(lengths, 3, D, block_size, device="cuda"))
+    assert_attends_and_stores(attention, make_case(lengths, 3, D, block_size, dtype, "cuda"))
 
 
 @pytest.mark.cuda
@@ -133,9 +137,7 @@ def test_on_a_gpu_a_workspace_serves_calls_that_follow_each_other_at_once():
 
 @pytest.mark.cuda
 @gpu_kernels
-def test_on_a_gpu_the_host_does_not_wait(attention: Callable, monkeypatch: pytest.MonkeyPatch):
-    """Trap 3: no index is read back, nothing is copied from the host."""
-    monkeypatch.setattr(checks, "DEBUG", False)
+def test_on_a_gpu_the_host_does_not_wait(attention: Callable):
     case = make_case([9, 64, NOBODY, 500], **FULL, dtype=torch.float16, device="cuda")
     workspace = workspace_for(case.arguments)
 
@@ -146,12 +148,7 @@ def test_on_a_gpu_the_host_does_not_wait(attention: Callable, monkeypatch: pytes
         tensors = {k: v for k, v in case.arguments.items() if k != "max_context_len"}
         paged_attention_append_split_triton(**tensors, workspace=workspace, splits=5)
 
-    launch()  # compiled by now
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        launch()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(launch)
 
 
 @pytest.mark.cuda
@@ -161,9 +158,7 @@ def test_on_a_gpu_a_graph_of_it_follows_what_lies_in_its_tensors(splits: int | N
     """Captured while all rows pad; replayed as requests come, grow and go. None: the one kernel."""
     real = make_case([130, 64, 0, 1000], **FULL, device="cuda")
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
-    lens, mapping = (arguments[name].clone() for name in ("context_lens", "slot_mapping"))
-    nobody = len(lens) - 1
-    arguments["slot_mapping"] = torch.full_like(mapping, nobody)
+    arguments["slot_mapping"] = with_rows(real, [], 4).arguments["slot_mapping"]
     workspace = workspace_for(arguments)
 
     def step() -> Tensor:
@@ -172,22 +167,13 @@ def test_on_a_gpu_a_graph_of_it_follows_what_lies_in_its_tensors(splits: int | N
         return paged_attention_append_split_triton(**arguments, workspace=workspace, splits=splits)
 
     before = bits(real.k_pool).clone()
-    step()  # compiled by now
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+    graph, out = captured(step)
     graph.replay()
     assert torch.equal(out, arguments["value_new"])  # each row sees itself alone
     assert torch.equal(bits(real.k_pool), before)
     for rows in ([0, 1, 2, 3], [2, 0], [3], []):
-        padded = [*(int(mapping[b]) for b in rows), *[nobody] * (4 - len(rows))]
-        arguments["slot_mapping"].copy_(torch.tensor(padded))
+        case = with_rows(real, rows, 4)
+        arguments["slot_mapping"].copy_(case.arguments["slot_mapping"])
         graph.replay()
-        dense = dense_attention(
-            real._replace(
-                keys=[*(real.keys[b] for b in rows), *[real.keys[0][:0]] * (4 - len(rows))],
-                values=[*(real.values[b] for b in rows), *[real.values[0][:0]] * (4 - len(rows))],
-            )
-        )
-        torch.testing.assert_close(out.double(), dense, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(out.double(), dense_attention(case), rtol=1e-5, atol=1e-5)
         assert not workspace.arrived.any()

@@ -3,18 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from attention_append_cases import (
-    KERNEL_DEVICE,
-    MOST_SPLITS,
-    NOBODY,
-    assert_attends_and_stores,
-    bits,
-    make_case,
-    needs_triton,
-    split_in,
-)
+from attention_append_cases import MOST_SPLITS, NOBODY, assert_attends_and_stores, bits, make_case, split_in
 from hypothesis import given
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import (
     SplitWorkspace,

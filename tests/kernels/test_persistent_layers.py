@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from attention_append_cases import KERNEL_DEVICE, NOBODY, needs_triton
-from persistent_cases import TOLERANCE, Case, assert_is_all_layers, copied, make_case
+from attention_append_cases import NOBODY
+from persistent_cases import Case, assert_is_all_layers, copied, make_case
 from refusals import assert_each_wrong_tensor_is_refused
+from triton_marks import KERNEL_DEVICE, StandIn, needs_triton
 
 from labkit.kernels import persistent_layers
 from labkit.kernels.eight_bit import LIMITS
@@ -39,6 +40,12 @@ each_form = pytest.mark.parametrize(
     ],
 )
 
+
+def assert_decodes(decode_layers: Callable, before: Case, tolerance: float | None = None) -> None:
+    after = copied(before)
+    assert_is_all_layers(decode_layers(after), after, before, tolerance)
+
+
 SMALL = {
     "at, before and past a boundary": {"lengths": [3, 4, 5, 8, 0]},
     "rows that pad": {"lengths": [6, NOBODY, 3, NOBODY]},
@@ -48,10 +55,12 @@ SMALL = {
     "three layers, one table": {"lengths": [5, 2], "L": 3, "num_tables": 1},
     "odd sizes": {"lengths": [4, 11, NOBODY], "H": 3, "D": 5, "inner": 37, "block_size": 6},
     "several chunks": {"lengths": [3], "H": 4, "D": 80, "inner": 300, "L": 1},
+    "float16": {"lengths": [9, NOBODY], "dtype": torch.float16},
+    "bfloat16": {"lengths": [9, NOBODY], "dtype": torch.bfloat16},
 }
 
 
-BY_DAY = ("at, before and past a boundary", "several pieces in a split", "odd sizes")
+BY_DAY = ("at, before and past a boundary", "several pieces in a split", "odd sizes", "float16", "bfloat16")
 small = [
     pytest.param(sizes, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
     for name, sizes in SMALL.items()
@@ -61,17 +70,7 @@ small = [
 @each_form
 @pytest.mark.parametrize("sizes", small)
 def test_it_is_all_layers_and_each_token_is_in_its_place(decode_layers: Callable, sizes: dict):
-    before = make_case(**sizes)
-    after = copied(before)
-    assert_is_all_layers(decode_layers(after), after, before)
-
-
-@each_form
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_in_any_precision(decode_layers: Callable, dtype: torch.dtype):
-    before = make_case([9, NOBODY], dtype=dtype)
-    after = copied(before)
-    assert_is_all_layers(decode_layers(after), after, before)
+    assert_decodes(decode_layers, make_case(**sizes))
 
 
 @each_form
@@ -79,8 +78,7 @@ def test_in_any_precision(decode_layers: Callable, dtype: torch.dtype):
 def test_over_a_cache_in_eight_bits(decode_layers: Callable, kept: torch.dtype):
     """Near: Triton's interpreter cuts off where a scale should be rounded, so a value may be a step off."""
     before = make_case([9, NOBODY, 3], kept=kept)
-    after = copied(before)
-    assert_is_all_layers(decode_layers(after), after, before, 0.01 if kept == torch.uint8 else 0.1)
+    assert_decodes(decode_layers, before, 0.01 if kept == torch.uint8 else 0.1)
 
 
 @each_form
@@ -88,8 +86,7 @@ def test_rows_far_from_zero_are_normalized(decode_layers: Callable):
     """The variance is of distances from the mean: from squares alone, nothing would be left of it."""
     before = make_case([5, 2])
     before.x.add_(100)
-    after = copied(before)
-    assert_is_all_layers(decode_layers(after), after, before, tolerance=1e-4)
+    assert_decodes(decode_layers, before, tolerance=1e-4)
 
 
 @each_form
@@ -103,23 +100,18 @@ def test_weights_that_do_not_begin_at_a_multiple_of_16_bytes(decode_layers: Call
         for layer in before.table.layers
     ]
     before = before._replace(table=LayerTable(layers))
-    after = copied(before)
-    assert_is_all_layers(decode_layers(after), after, before)
+    assert_decodes(decode_layers, before)
     assert not (before.table.addresses % 16).any()
 
 
 @needs_triton
 def test_a_launch_that_stops_half_way_leaves_the_barrier_for_the_next(monkeypatch: pytest.MonkeyPatch):
-    class Stopped:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
-            def launch(*arguments: object, **options: object) -> None:
-                barrier.fill_(7)  # some have arrived
-                raise KeyboardInterrupt
-
-            return launch
+    def stopped(*arguments: object, **options: object) -> None:
+        barrier.fill_(7)  # some have arrived
+        raise KeyboardInterrupt
 
     case, barrier = make_case([3]), make_barrier(torch.device(KERNEL_DEVICE))
-    monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", Stopped())
+    monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", StandIn(stopped))
     with pytest.raises(KeyboardInterrupt):
         decode_layers_persistent_triton(*case, barrier)
     assert barrier.tolist() == [0]

@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from fused_linear_cases import TOLERANCE, devices, dtypes, needs_triton
+from fused_linear_cases import TOLERANCE
+from triton_marks import devices, dtypes, needs_triton
 
 from labkit.kernels.fused_linear import NormLinear, RowStatistics, mean_and_rstd, row_statistics
 from labkit.kernels.residual_sum import (
@@ -16,47 +17,42 @@ from labkit.kernels.residual_sum import (
     words_of,
 )
 
+# The norm of the product behind a sum: none, or by whether it has column sums, and so a mean.
+NORMS = {"none": None, "RMS": (None,), "layer": (torch.zeros(1),)}
+norms = pytest.mark.parametrize("norm", NORMS.values(), ids=NORMS)
 
-@needs_triton
-@devices
-@dtypes
-@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600), (2, 2048)], ids=str)
-def test_it_is_the_sum_with_the_statistics_of_its_rows(
-    sizes: tuple[int, int], dtype: torch.dtype, device: str
-):
-    torch.manual_seed(0)
-    total, residual = torch.randn(2, *sizes, device=device).to(dtype)
-    out, statistics = residual_sum_triton(total, residual)
-    expected, theirs = residual_sum_plain(total, residual)
-    close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    close(out, expected)
-    close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(theirs, sizes[1], 1e-5))
+
+def product_behind(norm: tuple[torch.Tensor | None] | None, width: int) -> NormLinear | None:
+    return None if norm is None else NormLinear(torch.empty(0, width), *norm, None, 1e-5)
 
 
 @needs_triton
 @devices
 @dtypes
+@norms
 @pytest.mark.parametrize("function", [residual_sum_plain, residual_sum_triton])
-@pytest.mark.parametrize("column_sums", [None, torch.zeros(1)], ids=["RMS", "layer"])
-@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600)], ids=str)
-def test_the_norm_behind_the_sum_is_made_of_what_is_stored(
-    sizes: tuple[int, int], column_sums: torch.Tensor | None, function, dtype: torch.dtype, device: str
+@pytest.mark.parametrize("sizes", [(1, 16), (3, 1600), (2, 2048)], ids=str)
+def test_it_is_the_sum_with_its_rows_statistics_and_the_norm_of_what_is_stored(
+    sizes: tuple[int, int], function, norm: tuple | None, dtype: torch.dtype, device: str
 ):
     torch.manual_seed(0)
     total, residual = torch.randn(2, *sizes, device=device).to(dtype)
-    behind = NormLinear(torch.empty(0, sizes[1]), column_sums, None, 1e-5)
-    out, statistics = function(total, residual, behind)
-    assert_norm_of(out, statistics, column_sums)
-    torch.testing.assert_close(out, residual_sum_plain(total, residual)[0], rtol=TOLERANCE[dtype], atol=1e-3)
+    out, statistics = function(total, residual, product_behind(norm, sizes[1]))
+    close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+    close(out, (total.float() + residual.float()).to(dtype))
+    assert_statistics_and_norm_of(out, statistics, norm)
 
 
-def assert_norm_of(out: torch.Tensor, statistics: RowStatistics, column_sums: torch.Tensor | None) -> None:
-    """The norm that came with the statistics, and these, are those of the rows out."""
+def assert_statistics_and_norm_of(
+    out: torch.Tensor, statistics: RowStatistics, norm: tuple[torch.Tensor | None] | None
+) -> None:
+    """They are of the rows out, and so is the norm that came with them, if one did."""
     width = out.shape[1]
-    norm = F.rms_norm if column_sums is None else F.layer_norm
     close = partial(torch.testing.assert_close, rtol=TOLERANCE[out.dtype], atol=TOLERANCE[out.dtype])
-    close(statistics.normed, norm(out.float(), (width,), eps=1e-5).to(out.dtype))
     close(mean_and_rstd(statistics, width, 1e-5), mean_and_rstd(row_statistics(out, width), width, 1e-5))
+    if norm is not None:
+        normed = F.rms_norm if norm == (None,) else F.layer_norm
+        close(statistics.normed, normed(out.float(), (width,), eps=1e-5).to(out.dtype))
 
 
 def with_peers(
@@ -79,40 +75,22 @@ def marked(part: torch.Tensor) -> torch.Tensor:
 @needs_triton
 @devices
 @dtypes
+@norms
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("sizes", [(1, 16), (3, 1600), (9, 24)], ids=str)
 def test_parts_of_peers_are_summed_when_they_are_there(
-    sizes: tuple[int, int], rank: int, dtype: torch.dtype, device: str
+    sizes: tuple[int, int], rank: int, norm: tuple | None, dtype: torch.dtype, device: str
 ):
     torch.manual_seed(0)
     mine, theirs, residual = torch.randn(3, *sizes, device=device).to(dtype)
     parts, inboxes = with_peers(mine, theirs, rank)
-    out, statistics = residual_sum_of_peers_triton(parts, residual)
-    expected, expected_statistics = residual_sum_plain(mine + theirs, residual)
+    out, statistics = residual_sum_of_peers_triton(parts, residual, product_behind(norm, sizes[1]))
     close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    close(out, expected)
-    close(mean_and_rstd(statistics, sizes[1], 1e-5), mean_and_rstd(expected_statistics, sizes[1], 1e-5))
+    close(out, residual_sum_plain(mine + theirs, residual)[0])
+    assert_statistics_and_norm_of(out, statistics, norm)
     assert not inboxes[rank].any()  # taken
     assert inboxes[1 - rank, rank, :-3].equal(marked(mine))  # told
     assert not inboxes[1 - rank, rank, -3:].any() and not inboxes[1 - rank, 1 - rank].any()
-
-
-@pytest.mark.slow
-@needs_triton
-@devices
-@dtypes
-@pytest.mark.parametrize("column_sums", [None, torch.zeros(1)], ids=["RMS", "layer"])
-def test_the_norm_of_the_product_behind_is_made_of_each_row_as_well(
-    column_sums: torch.Tensor | None, dtype: torch.dtype, device: str
-):
-    torch.manual_seed(0)
-    mine, theirs, residual = torch.randn(3, 9, 1600, device=device).to(dtype)
-    parts, _ = with_peers(mine, theirs, 0)
-    behind = NormLinear(torch.empty(0, 1600), column_sums, None, 1e-5)
-    out, statistics = residual_sum_of_peers_triton(parts, residual, behind)
-    close = partial(torch.testing.assert_close, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-    close(out, residual_sum_plain(mine + theirs, residual)[0])
-    assert_norm_of(out, statistics, column_sums)
 
 
 def test_parts_that_do_not_fit_the_room_are_refused():

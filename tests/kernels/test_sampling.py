@@ -1,7 +1,5 @@
 """Draws without a sort: the sorted sampler's tokens, by the kernels and by their plain twin."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,9 +7,9 @@ from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
 from sampling_cases import EDGES, KINDS, NO_TOKENS, mixed_rows, rows_of
 from sampling_helpers import random_logits
-from triton_marks import needs_triton
+from triton_marks import needs_triton, on_cpu, twins
 
-from labkit.kernels import checks, draw_plain, draw_triton, sampling, triton_status
+from labkit.kernels import checks, draw_plain, draw_triton, sampling
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import SamplingState, warp
 from labkit.kernels.float_keys import ordered
@@ -21,14 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
 )  # it wraps, as it should
 
-on_cpu = pytest.mark.skipif(triton_status().mode == "native", reason="kernels are compiled for the GPU here")
-each_draw = pytest.mark.parametrize(
-    "draw",
-    [
-        pytest.param(draw_plain, id="plain"),
-        pytest.param(draw_triton, id="triton", marks=[needs_triton, on_cpu]),
-    ],
-)
+each_draw = pytest.mark.parametrize("draw", twins(draw_plain, draw_triton, on_cpu))
 NUM_SEEDS = 12  # of each edge
 
 # --- the search ------------------------------------------------------------------------------------
@@ -152,16 +143,6 @@ def test_a_row_has_the_same_token_alone_and_in_any_batch(draw):
     assert rows.drawn(draw) == together
 
 
-@pytest.mark.slow
-def test_of_equal_logits_the_kernels_drop_those_of_lower_id():
-    if triton_status().mode != "interpreter":
-        pytest.skip("kernels run on this device only in Triton's interpreter")
-    n = 8
-    rows = rows_of(torch.zeros(n, 40), [(1.0, 0, 0.75)] * n, list(range(n)))
-    tokens = rows.drawn(draw_triton)
-    assert tokens == rows.drawn(draw_plain) and min(tokens) >= 10
-
-
 def test_tokens_drawn_pass_a_chi_square_test():
     n, V = 4000, 10
     logits = random_logits(1, V, scale=1.0)
@@ -201,12 +182,3 @@ def test_with_debug_on_a_slot_that_is_not_there_is_refused(monkeypatch):
             rows.state.at(slice(2)),
             True,
         )
-
-
-def test_a_temperature_of_any_size_leaves_a_finite_rate():
-    if triton_status().mode != "interpreter":
-        pytest.skip("kernels run on this device only in Triton's interpreter")
-    logits = torch.tensor([[3.0, 1.0, -math.inf, 3.0]] * 4)
-    rows = rows_of(logits, [(t, 0, 1.0) for t in (5e-324, 1e-40, 1e38, 1.7e308)], [1, 2, 3, 4])
-    assert set(rows.drawn(draw_triton)) <= {0, 1, 3}
-    assert set(rows.drawn(draw_triton)[:2]) <= {0, 3}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sampling_cases import EDGES, KINDS, mixed_rows, rows_of
 from sampling_helpers import random_logits
-from triton_marks import needs_triton
+from triton_marks import DTYPES, assert_host_does_not_wait, captured, needs_triton
 
 from labkit.engine.sampling import sample_greedy
 from labkit.kernels import SamplingState, draw_plain, draw_triton
@@ -14,7 +14,6 @@ from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import warp
 
 pytestmark = [pytest.mark.cuda, needs_triton]
-DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,10 +64,7 @@ def test_a_captured_draw_gives_the_tokens_of_any_later_inputs():
     logits, state = all_rows[0].logits.clone(), SamplingState(*(c.clone() for c in all_rows[0].state))
     slots, last = all_rows[0].slot_mapping, torch.zeros(12, dtype=torch.int64, device="cuda")
     token_ids = sample_greedy(logits)
-    draw_triton(logits, token_ids, slots, last, state, True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        draw_triton(logits, token_ids, slots, last, state, True)
+    graph, _ = captured(lambda: draw_triton(logits, token_ids, slots, last, state, True))
     for rows in all_rows:
         logits.copy_(rows.logits)
         for buffer, column in zip(state, rows.state, strict=True):
@@ -82,12 +78,7 @@ def test_the_host_does_not_wait():
     rows = mixed_rows(8, 1000, "cuda")
     token_ids, last = sample_greedy(rows.logits), torch.zeros(16, dtype=torch.int64, device="cuda")
     slots = rows.slot_mapping
-    draw_triton(rows.logits, token_ids, slots, last, rows.state, True)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        draw_triton(rows.logits, token_ids, slots, last, rows.state, True)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    assert_host_does_not_wait(lambda: draw_triton(rows.logits, token_ids, slots, last, rows.state, True))
 
 
 def test_tokens_drawn_pass_a_chi_square_test():

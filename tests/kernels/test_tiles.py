@@ -4,15 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fused_linear_cases import (
-    KERNEL_DEVICE,
-    make_case,
-    needs_triton,
-    norm_arguments,
-    residual_arguments,
-)
+from fused_linear_cases import make_case, norm_arguments, residual_arguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from triton_marks import KERNEL_DEVICE, StandIn, needs_triton
 
 from labkit.kernels import fused_linear, linear_residual, linear_residual_triton, norm_linear_triton, tiles
 from labkit.kernels.linear_residual import make_split_k_workspace
@@ -86,12 +81,8 @@ def test_the_tile_of_a_launch_is_cut_to_its_device_and_one_that_is_passed_is_not
     weight = torch.empty(2304, 768, dtype=dtype, device=KERNEL_DEVICE)
     assert default_tile(x, weight, can_split=False) == expected
     launched = []
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
-            return lambda *args, **options: launched.append((options["BLOCK_K"], options["num_stages"]))
-
-    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", Kernel())
+    kernel = StandIn(lambda *_, BLOCK_K, num_stages, **options: launched.append((BLOCK_K, num_stages)))
+    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", kernel)
     arguments = norm_arguments(make_case(3, 2304, 768, dtype))
     norm_linear_triton(**arguments)
     norm_linear_triton(**arguments, tile=Tile(16, 64, 256, 1, 4, 6))
@@ -187,13 +178,9 @@ def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytes
     case = make_case(3, 32, 64)
     arguments = norm_arguments(case) if function is norm_linear_triton else residual_arguments(case)
     launched = []
-
-    class Kernel:
-        def __getitem__(self, grid: tuple[int, ...]) -> Callable:
-            return lambda *args, **options: launched.append(options["BLOCK_K"])
-
-    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", Kernel())
-    monkeypatch.setattr(linear_residual, "_linear_residual_kernel", Kernel())
+    kernel = StandIn(lambda *_, BLOCK_K, **options: launched.append(BLOCK_K))
+    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", kernel)
+    monkeypatch.setattr(linear_residual, "_linear_residual_kernel", kernel)
     function(**arguments, measured={(32, 64): {16: Tile(16, 32, 64, 1, 4, 2)}})
     function(**arguments)
     assert launched == [64, 16]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers import EXACT
+from triton_marks import StandIn
 
 from labkit.kernels import triton_runtime
 from labkit.kernels.triton_runtime import (
@@ -147,10 +148,6 @@ def test_absent_triton_leaves_functions_as_they_are():
 
 @needs_triton
 def test_check_triton_finds_a_kernel_that_computes_nonsense(monkeypatch):
-    class WritesNothing:
-        def __getitem__(self, grid):
-            return lambda *args, **kwargs: None
-
-    monkeypatch.setattr(triton_runtime, "_add_lanes", WritesNothing())
+    monkeypatch.setattr(triton_runtime, "_add_lanes", StandIn(lambda *args, **kwargs: None))
     with pytest.raises(TritonUnavailableError, match=r"computed \[nan, .*not \[1.0, 2.0"):
         triton_runtime.check_triton()

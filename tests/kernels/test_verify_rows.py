@@ -6,21 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
 from torch import Tensor
-from triton_marks import needs_triton
+from triton_marks import needs_triton, on_cpu
 
 from labkit.kernels import (
     accept_drafts_plain,
     accept_drafts_triton,
     advance_verified_plain,
     advance_verified_triton,
-    triton_status,
     verify_rows_plain,
     verify_rows_triton,
 )
 from labkit.kernels.verify_rows import NOT_MADE
 
 S, WIDTH = 6, 24  # slots, of which the last is the padding slot, and tokens of a text
-on_cpu = pytest.mark.skipif(triton_status().mode == "native", reason="kernels are compiled for the GPU here")
 FORMS = {
     "plain": (verify_rows_plain, accept_drafts_plain, advance_verified_plain),
     "triton": (verify_rows_triton, accept_drafts_triton, advance_verified_triton),

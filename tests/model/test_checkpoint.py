@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,19 +18,6 @@ from labkit.model.checkpoint import network_without_weights, random_network
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 VOCAB_SIZE = 300
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory, random_hf, save_checkpoint) -> Path:
-    """A small checkpoint that loads. Not to be changed: see `checkpoint`."""
-    hf = random_hf(vocab_size=VOCAB_SIZE, n_positions=32, n_embd=16, n_layer=2, n_head=2)
-    return save_checkpoint(hf, tmp_path_factory.mktemp("sound"))
-
-
-@pytest.fixture
-def checkpoint(sound: Path, tmp_path: Path) -> Path:
-    """A copy of it for one test to change."""
-    return shutil.copytree(sound, tmp_path / "checkpoint")
 
 
 def edit_json(path: Path, **changes: object) -> None:
@@ -69,6 +55,7 @@ def remove(name: str) -> Callable[[Path], None]:
 C_FC = "transformer.h.1.mlp.c_fc.weight"  # [16, 64], stored the other way round than nn.Linear has it
 DAMAGE = {
     "another architecture": (edit_config(model_type="bert"), ["model_type = 'bert'", "gpt2"]),
+    "an architecture that is no text": (edit_config(model_type=["gpt2"]), ["model_type = ['gpt2']", "gpt2"]),
     "a size missing": (write("config.json", b'{"model_type": "gpt2", "n_layer": 2}'), ["n_embd", "n_head"]),
     "two tensors missing": (
         without(C_FC, "transformer.ln_f.bias"),
@@ -93,11 +80,11 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage, culprits", DAMAGE.values(), ids=DAMAGE)
-def test_the_error_names_the_directory_and_the_culprit(checkpoint: Path, damage, culprits: list[str]):
-    damage(checkpoint)
+def test_the_error_names_the_directory_and_the_culprit(directory: Path, damage, culprits: list[str]):
+    damage(directory)
     with pytest.raises(CheckpointError) as error:
-        load_model(checkpoint)
-    for culprit in [str(checkpoint), *culprits]:
+        load_model(directory)
+    for culprit in [str(directory), *culprits]:
         assert culprit in str(error.value)
 
 
@@ -141,8 +128,8 @@ def test_a_proxy_that_breaks_down_is_told_like_any_lack_of_network(monkeypatch):
 # --- what loads ------------------------------------------------------------------------------------
 
 
-def assert_same_weights(checkpoint: Path, other: Path) -> None:
-    a, b = (load_model(directory).network.state_dict() for directory in (checkpoint, other))
+def assert_same_weights(directory: Path, other: Path) -> None:
+    a, b = (load_model(folder).network.state_dict() for folder in (directory, other))
     assert a.keys() == b.keys()
     assert all(torch.equal(a[key], b[key]) for key in a)
 
@@ -171,9 +158,9 @@ def halves(directory: Path) -> None:
     ],
     ids=["the hub's old names and masks", "a tied head stored too", "two files"],
 )
-def test_another_way_to_store_the_same_weights_loads_the_same(checkpoint: Path, sound: Path, change):
-    change(checkpoint)
-    assert_same_weights(checkpoint, sound)
+def test_another_way_to_store_the_same_weights_loads_the_same(directory: Path, sound: Path, change):
+    change(directory)
+    assert_same_weights(directory, sound)
 
 
 class Trap:
@@ -186,18 +173,18 @@ class Trap:
         return Path.touch, (self.file,)
 
 
-def test_nothing_is_ever_unpickled(checkpoint: Path, sound: Path, tmp_path: Path):
+def test_nothing_is_ever_unpickled(directory: Path, sound: Path, tmp_path: Path):
     sprung = tmp_path / "sprung"
     poison = pickle.dumps(Trap(sprung))
     for name in ("pytorch_model.bin", "model.pt", "training_args.bin"):
-        (checkpoint / name).write_bytes(poison)
-    assert_same_weights(checkpoint, sound)
-    (checkpoint / "model.safetensors").write_bytes(poison)
+        (directory / name).write_bytes(poison)
+    assert_same_weights(directory, sound)
+    (directory / "model.safetensors").write_bytes(poison)
     with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
-        load_model(checkpoint)
-    (checkpoint / "model.safetensors").unlink()
+        load_model(directory)
+    (directory / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
-        load_model(checkpoint)
+        load_model(directory)
     assert not sprung.exists()
     pickle.loads(poison)
     assert sprung.exists()  # the trap works

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GPT2LMHeadModel
 
 from labkit import LanguageModel, load_model
-from labkit.model import GPT2, GPT2Config, PastKV
+from labkit.model import GPT2, PastKV
 from labkit.model.prefill_attention import CausalAttention
 
 # (vocab_size, n_positions, n_embd, n_layer, n_head, the rest)
@@ -82,12 +82,6 @@ def test_logits_equal_transformers_at_the_last_position_there_is(tiny: LanguageM
     with torch.inference_mode():
         expected = tiny_hf(prompt[None]).logits[:, -1]
     assert_near(prefill_ragged(tiny.network, [prompt]).last_logits, expected)
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_tied_head_is_the_embedding_itself(tied: bool):
-    gpt2 = GPT2(GPT2Config(97, 16, 12, 1, 3, tie_word_embeddings=tied))
-    assert (gpt2.lm_head.weight is gpt2.wte.weight) == tied
 
 
 @pytest.mark.slow
@@ -181,6 +175,3 @@ def test_one_token_at_a_time_gives_the_logits_of_the_whole_forward(pair: Pair):
         for t in range(input_ids.shape[1])
     ]
     assert_near(torch.stack(steps, dim=1), all_logits(pair.network, input_ids))
-
-
-# --- greedy tokens ---------------------------------------------------------------------------------

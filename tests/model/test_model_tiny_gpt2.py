@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
-import labkit
 from labkit.paths import ROOT
 
 DIRECTORY = ROOT / "data" / "tiny-gpt2"
@@ -75,10 +74,3 @@ def test_it_prefers_shakespeare_to_his_words_shuffled(model, tokenizer):
     words = PASSAGE.split(" ")
     random.Random(0).shuffle(words)
     assert loss(model, tokenizer, PASSAGE) < loss(model, tokenizer, " ".join(words)) - 1
-
-
-def test_labkit_loads_it(model, tokenizer):
-    ours = labkit.load_model(DIRECTORY)
-    assert torch.equal(ours.network.wte.weight, model.transformer.wte.weight)
-    assert ours.tokenizer.encode(PASSAGE) == tokenizer(PASSAGE).input_ids
-    assert ours.config.eos_token_id == tokenizer.eos_token_id

@@ -1,8 +1,7 @@
 """Every rung has a point for each thing that can fail in its step, and a new watch point is one by itself."""
 
 import pytest
-import torch
-from fault_points import fault_points, planted_nan
+from fault_points import fault_points
 from helpers import ENGINES, every_engine, make_engine
 
 from labkit.engine.step.staging import TokenCopy
@@ -55,21 +54,3 @@ def test_a_watch_point_that_a_class_declares_is_a_fault_point(monkeypatch):
     assert "OnlineScheduler.remove" not in fault_points(engine)
     monkeypatch.setattr(type(engine.scheduler), "watch_points", ("remove",))
     assert "OnlineScheduler.remove" in fault_points(engine)
-
-
-class Rows:
-    watch_points = ("work",)
-    numbers = torch.ones(3, 2)
-
-    def work(self):
-        return self.numbers
-
-
-@pytest.mark.parametrize("row", [1, 4])
-def test_one_request_gets_numbers_that_are_none(row):
-    rows, looks = Rows(), []
-    with planted_nan(rows, "work", at_call=1, row=row, look=lambda: looks.append(1)):
-        made = [rows.work() for _ in range(3)]
-    assert made[0].isfinite().all() and made[2].isfinite().all() and looks == [1]
-    assert made[1].isnan().tolist() == [[False] * 2, [True] * 2, [False] * 2]
-    assert rows.numbers.isfinite().all()  # what works on is its own

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import (
     HeadTransform,
@@ -22,20 +23,17 @@ from labkit.kernels import (
     paged_attention_append_triton,
     plan_shares_triton,
     split_attention,
-    triton_status,
 )
 
-# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
-KERNEL_DEVICE = "cuda" if triton_status().mode == "native" else "cpu"
 # Half precision: one unit in the last place of the result, because the interpreter cuts bfloat16 off.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+# What a number's bits are read as.
 BITS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+BITS[torch.uint8] = torch.uint8
 EPS = 1e-6  # of norms
 NOBODY = -1  # as a context length: a row that pads the batch
 MOST_SPLITS = split_attention.MAX_SPLITS
-
-needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
-dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+FAR_BLOCKS = [*range(4), *range(2**18, 2**18 + 4)]  # that are touched of a far case
 
 
 class Case(NamedTuple):
@@ -179,9 +177,20 @@ def in_shares(max_context_len: int, **arguments: Tensor) -> Tensor:
     return out
 
 
+def assert_same_plan(plan: SharePlan, plain: SharePlan) -> None:
+    """But for what lies behind the last share in use."""
+    used = plain.row_of >= 0
+    assert torch.equal(plan.row_of, plain.row_of.to(plan.row_of.device))
+    for name in ("share_of", "slot_of", "tokens_of"):
+        assert getattr(plan, name)[used].tolist() == getattr(plain, name)[used].tolist(), name
+    for name in ("first_share", "num_shares"):
+        assert getattr(plan, name).tolist() == getattr(plain, name).tolist(), name
+
+
 KERNELS = {
     "triton": paged_attention_append_triton,
     "in 3": split_in(3),
+    "in shares": in_shares,
 }
 PLAIN = pytest.param(paged_attention_append_plain, id="plain")
 TRITON = [pytest.param(attention, id=name, marks=needs_triton) for name, attention in KERNELS.items()]
@@ -230,59 +239,61 @@ def permuted(tensor: Tensor, order: Sequence[int]) -> Tensor:
     return tensor.permute(*order).contiguous().permute(*back)
 
 
-def far_case(device: str, dtype: torch.dtype = torch.float16) -> Case:
+def with_rows(case: Case, rows: list[int], B: int) -> Case:
+    """The case with these of its rows, and pads behind them."""
+    pads = B - len(rows)
+    nobody = len(case.arguments["context_lens"]) - 1
+    slots = case.arguments["slot_mapping"]
+    mapping = torch.cat([slots[rows], torch.full((pads,), nobody, device=slots.device)])
+    return case._replace(
+        arguments=case.arguments | {"slot_mapping": mapping},
+        keys=[*(case.keys[b] for b in rows), *[case.keys[0][:0]] * pads],
+        values=[*(case.values[b] for b in rows), *[case.values[0][:0]] * pads],
+    )
+
+
+def without_slots(case: Case) -> Case:
+    """The same for attention that stores nothing: each row has its table and its length at hand."""
+    arguments = dict(case.arguments)
+    mapping = arguments.pop("slot_mapping")
+    changed = {name: arguments[name][mapping] for name in ("block_table", "context_lens")}
+    changed["context_lens"] = changed["context_lens"].clamp(min=0)
+    return case._replace(arguments=arguments | changed)
+
+
+def far_case(device: str) -> Case:
     """Trap 11. A block begins at number 2**32, which an index of 32 bits takes for 0, others beyond it, and
     their table has near ones between. Memory is only reserved: of 8.6 GB a few pages are touched."""
     H, D, block_size, far = 2, 64, 64, 2**18
+    near = make_case([150, 20, 64], H, D, block_size, torch.float16, device, num_layers=1)
     try:
-        pool = torch.empty(far + 4, 2, H, block_size, D, dtype=dtype, device=device)
+        pool = torch.empty(far + 4, 2, H, block_size, D, dtype=torch.float16, device=device)
     except RuntimeError as error:  # out of memory on a GPU is one, too
         pytest.skip(f"8.6 GB could not be reserved: {error}")
-    pool[:4] = torch.nan  # what an index of 32 bits would find
-    generator = torch.Generator(device).manual_seed(0)
     assert pool.stride(0) * far == 2**32
-    blocks_of = [[far + 2, 1, far + 3], [far], [0, far + 1]]
-    context_lens = [150, 20, 64]
-    B, S = len(blocks_of), 5
-    slot_mapping = torch.tensor([3, 0, 2], device=device)
-    table = torch.zeros(S, 3, dtype=torch.int32, device=device)
-    lens = torch.full((S,), NOBODY, dtype=torch.int32, device=device)
-    keys, values, places = [], [], []
-    for b, (blocks, n) in enumerate(zip(blocks_of, context_lens, strict=True)):
-        table[slot_mapping[b], : len(blocks)] = torch.tensor(blocks, dtype=torch.int32, device=device)
-        lens[slot_mapping[b]] = n
-        pool[blocks] = torch.nan
-        for half, made in enumerate((keys, values)):
-            made.append(torch.randn(n, H, D, generator=generator, device=device).to(dtype))
-            for t in range(n):
-                pool[blocks[t // block_size], half, :, t % block_size] = made[-1][t]
-        places.append((b, blocks[n // block_size], n % block_size))
-    query, key_new, value_new = torch.randn(3, B, H, D, generator=generator, device=device).to(dtype)
+    pool[FAR_BLOCKS] = torch.nan  # the first are what an index of 32 bits would find
     k_layer, v_layer = pool.unbind(1)
-    arguments = {
-        "query": query,
-        "key_new": key_new,
-        "value_new": value_new,
-        "k_cache_layer": k_layer,
-        "v_cache_layer": v_layer,
-        "block_table": table,
-        "context_lens": lens,
-        "slot_mapping": slot_mapping,
-        "max_context_len": max(context_lens),
-    }
-    return Case(arguments, k_layer, v_layer, context_lens, places, keys, values)
+    table, mapping = near.arguments["block_table"], near.arguments["slot_mapping"]
+    rows = zip(mapping, near.context_lens, strict=True)
+    blocks = torch.cat([table[slot, : n // block_size + 1] for slot, n in rows]).long()
+    moved = torch.zeros(len(near.k_pool[0]) + 1, dtype=torch.int64, device=device)  # and one that is none
+    moved[blocks] = moved.new_tensor([far + 2, 1, far + 3, far, 0, far + 1])
+    k_layer[moved[blocks]], v_layer[moved[blocks]] = near.k_pool[0, blocks], near.v_pool[0, blocks]
+    table = moved[table.long()].int()
+    arguments = {**near.arguments, "k_cache_layer": k_layer, "v_cache_layer": v_layer, "block_table": table}
+    places = [(b, int(moved[block]), pos) for b, block, pos in near.places]
+    return near._replace(arguments=arguments, k_pool=k_layer, v_pool=v_layer, places=places)
 
 
 def assert_far_places_are_found(attention: Callable, device: str) -> None:
     case = far_case(device)
-    used = [*range(4), *range(2**18, 2**18 + 4)]
     layers = {"key_new": case.k_pool, "value_new": case.v_pool}
-    expected = {name: bits(layer[used]).clone() for name, layer in layers.items()}
+    expected = {name: bits(layer[FAR_BLOCKS]).clone() for name, layer in layers.items()}
     for b, block, pos in case.places:
         for name in layers:
-            expected[name][used.index(block), :, pos] = bits(case.arguments[name][b])
+            expected[name][FAR_BLOCKS.index(block), :, pos] = bits(case.arguments[name][b])
     out = attention(**case.arguments)
     tolerance = TOLERANCE[out.dtype]
     torch.testing.assert_close(out.double(), dense_attention(case), rtol=tolerance, atol=tolerance)
     for name, layer in layers.items():
-        assert torch.equal(bits(layer[used]), expected[name])
+        assert torch.equal(bits(layer[FAR_BLOCKS]), expected[name])

@@ -93,12 +93,12 @@ def arguments_of(
     ]
 
 
-def values_of(
-    entry: str, name: str, call: Call, table: Mapping[str, Any], error: type[BaseException]
-) -> list[BadInput]:
-    """A case for each value; `call` takes the world and the value. name: a pattern of the message."""
+def values_of(error: type[BaseException], *rows: tuple[str, str, Call, Mapping[str, Any]]) -> list[BadInput]:
+    """A case for each value of each row: an entry, a pattern of the message, what takes the world and the
+    value, and the values by their labels."""
     return [
-        BadInput(entry, name, label, lambda world, v=value: call(world, fresh(v)), error)
+        BadInput(entry, name, label, lambda world, call=call, v=value: call(world, fresh(v)), error)
+        for entry, name, call, table in rows
         for label, value in table.items()
     ]
 

@@ -46,30 +46,7 @@ from kernel_calls import (
     verified,
 )
 
-from labkit.kernels import (
-    attention_shares,
-    decode_ends,
-    fused_linear,
-    grouped_attention,
-    host_numbers,
-    kv_append,
-    library_linear,
-    ngram_drafts,
-    packed_attention,
-    packed_prompts,
-    paged_attention,
-    paged_attention_append,
-    residual_sum,
-    ring_linear,
-    ring_residual,
-    sampling,
-    shared_attention,
-    split_attention,
-    tile_tables,
-    tiles,
-    verify_rows,
-)
-from labkit.kernels import linear_residual as residual
+from labkit.kernels import split_attention, tile_tables, tiles
 
 # Bytes of shared memory that a program can have ("opt-in"), by compute capability: CUDA C++ Programming
 # Guide, table "Technical Specifications per Compute Capability". (A multiprocessor has 1 KiB more.)
@@ -83,28 +60,6 @@ SHARED_MEMORY = {
 }
 NATIVE, TIGHTEST = 90, 86  # TILES were measured on the one; on the other they have the least room
 
-MODULES = (
-    attention_shares,
-    decode_ends,
-    fused_linear,
-    grouped_attention,
-    host_numbers,
-    kv_append,
-    library_linear,
-    ngram_drafts,
-    packed_attention,
-    packed_prompts,
-    paged_attention,
-    paged_attention_append,
-    residual,
-    residual_sum,
-    ring_linear,
-    ring_residual,
-    sampling,
-    shared_attention,
-    split_attention,
-    verify_rows,
-)
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
 BLOCK_SIZES = (16, 64)

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from triton_marks import KERNEL_DEVICE, needs_triton, twins
 
 from labkit.kernels import (
     NormLinear,
@@ -16,39 +17,16 @@ from labkit.kernels import (
     linear_residual_triton,
     norm_linear_plain,
     norm_linear_triton,
-    triton_status,
 )
-from labkit.kernels.fused_linear import (
-    mean_and_rstd,
-    row_statistics,
-)
+from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
 
-# Kernels run in the interpreter on CPU tensors, or compiled on the GPU's.
-NATIVE = triton_status().mode == "native"
-KERNEL_DEVICE = "cuda" if NATIVE else "cpu"
 # Half precision: a few units in the last place, for the twins round after every step.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-8, torch.bfloat16: 2**-5}
 UNIT = {torch.float32: 2**-24, torch.float16: 2**-11, torch.bfloat16: 2**-8}  # of rounding to nearest
 EPS = 1e-5
 
-needs_triton = pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
-dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-# The same cases once more on a GPU, for `pytest -m cuda`.
-devices = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(NATIVE, reason="kernels are compiled for the GPU here")),
-        pytest.param("cuda", marks=pytest.mark.cuda),
-    ],
-)
-NORM_LINEAR = [
-    pytest.param(norm_linear_plain, id="plain"),
-    pytest.param(norm_linear_triton, id="triton", marks=needs_triton),
-]
-LINEAR_RESIDUAL = [
-    pytest.param(linear_residual_plain, id="plain"),
-    pytest.param(linear_residual_triton, id="triton", marks=needs_triton),
-]
+NORM_LINEAR = twins(norm_linear_plain, norm_linear_triton)
+LINEAR_RESIDUAL = twins(linear_residual_plain, linear_residual_triton)
 
 
 def randn(*shape: int, like: torch.Generator, dtype: torch.dtype) -> Tensor:

@@ -103,7 +103,10 @@ def dense_prompts(case: PackedCase) -> Tensor:
     for p, (first, end, before) in enumerate(case.prompts):
         for row in range(first, end):
             seen = before + row - first + 1
-            keys, values = case.keys[p][:seen].double(), case.values[p][:seen].double()
+            group = case.query.shape[1] // case.key.shape[1]
+            keys, values = (
+                each[p][:seen].double().repeat_interleave(group, 1) for each in (case.keys, case.values)
+            )
             scores = torch.einsum("hd,thd->ht", case.query[row].double(), keys) / keys.shape[-1] ** 0.5
             out[row] = torch.einsum("ht,thd->hd", scores.softmax(dim=-1), values)
     return out

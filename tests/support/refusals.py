@@ -1,6 +1,7 @@
 """A kernel's wrapper is given one wrong tensor after another; tests/kernels/test_checks.py has the words."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
+@contextmanager
+def unchanged(arguments: Mapping[str, object], but: Collection[str] = ()) -> Iterator[None]:
+    """Inside of the block no tensor of the arguments changes a bit, but those of these names."""
+    before = {key: bytes_of(tensor) for key, tensor, _ in tensors_of(arguments) if key not in but}
+    yield
+    for key, tensor, _ in tensors_of(arguments):
+        assert key in but or torch.equal(bytes_of(tensor), before[key]), key
+
+
 def assert_each_wrong_tensor_is_refused(
     call: Callable[..., object], arguments: Mapping[str, object], free: Collection[str] = ()
 ) -> None:
@@ -58,18 +68,14 @@ def assert_each_wrong_tensor_is_refused(
         for what, change in WRONG.items():
             if f"{name} {what}" in free:
                 continue
-            before = {key: bytes_of(each) for key, each, _ in tensors_of(arguments)}
-            with pytest.raises(ValueError, match=rf"^({named})\b.*(expected|outside|covers|but)"):
+            begins = rf"^({named})\b.*(expected|outside|covers|but)"
+            with unchanged(arguments), pytest.raises(ValueError, match=begins):
                 call(**with_another(change(tensor)))
                 pytest.fail(f"{name} of another {what} is taken")
-            for key, each, _ in tensors_of(arguments):
-                assert torch.equal(bytes_of(each), before[key]), key
 
 
 def assert_refused(call: Callable[..., object], case: Any, changes: dict[str, Any], message: str) -> None:
     """With an error that begins so, and before anything is written. case: has `arguments` and both pools."""
-    before = [bytes_of(pool) for pool in (case.k_pool, case.v_pool)]
-    with pytest.raises(ValueError, match=f"^{message}"):
+    pools = {"k_pool": case.k_pool, "v_pool": case.v_pool}
+    with unchanged(pools), pytest.raises(ValueError, match=f"^{message}"):
         call(**case.arguments | changes)
-    assert torch.equal(bytes_of(case.k_pool), before[0])
-    assert torch.equal(bytes_of(case.v_pool), before[1])

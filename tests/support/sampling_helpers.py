@@ -7,8 +7,9 @@ from labkit import SamplingParams
 from labkit.engine.sampling import warped_probabilities
 
 
-def random_logits(*shape: int, scale: float = 3.0, seed: int = 0) -> Tensor:
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+def random_logits(*shape: int, scale: float = 3.0, seed: int = 0, device: str = "cpu") -> Tensor:
+    like = torch.Generator(device).manual_seed(seed)
+    return scale * torch.randn(*shape, generator=like, device=device)
 
 
 LAST_UNIFORM = 1 - 2**-53  # the largest number below 1 that a float64 can be
