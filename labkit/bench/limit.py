@@ -232,6 +232,40 @@ def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
     return seconds
 
 
+def launcher(
+    calls: Sequence[Callable[[], object]], device: torch.device, rounds: int
+) -> Callable[[], object]:
+    """A function that makes all calls `rounds` times; on a GPU it replays them from a CUDA graph."""
+
+    def run_all() -> None:
+        for _ in range(rounds):
+            for call in calls:
+                call()
+
+    run_all()
+    if device.type != "cuda":
+        return run_all
+    synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run_all()
+    return graph.replay
+
+
+def timed(launch: Callable[[], object], device: torch.device) -> float:
+    """Seconds that a launch takes; on a GPU between two events on its stream."""
+    if device.type != "cuda":
+        started = time.perf_counter()
+        launch()
+        return time.perf_counter() - started
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    launch()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until a GPU has done all that it was asked for; a CPU always has."""
     if device.type == "cuda":

@@ -1,7 +1,5 @@
 """Reading: recorded runs and published figures, as one class per kind, and the tables made from them."""
 
-from labkit.results.append_time import AppendTime
-from labkit.results.attention_time import AttentionTime, AttentionTimeRecord
 from labkit.results.comparison import (
     Comparison,
     amdahl,
@@ -20,6 +18,7 @@ from labkit.results.device_time import DeviceTimeRecord, TracedStep
 from labkit.results.files import KINDS, load, load_all
 from labkit.results.gpu_tests import GpuTests, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
+from labkit.results.kernel_times import AppendTime, AttentionTime, AttentionTimeRecord
 from labkit.results.latency import LatencyMetrics
 from labkit.results.loads import LoadsRecord
 from labkit.results.machines import host_time_lines, ladder_lines

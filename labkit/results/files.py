@@ -8,8 +8,6 @@ from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
 from labkit.paths import RESULTS, ROOT, require_project
-from labkit.results.append_time import AppendTimeRecord
-from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
 from labkit.results.device_time import DeviceTimeRecord
@@ -17,6 +15,7 @@ from labkit.results.drafts import DialRecord, DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord
+from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord
 from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
 from labkit.results.profiles import ProfileRecord
