@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from labkit.show.colours import GREY, INK, RED, SERIES
-from labkit.show.marks import box, write
+from labkit.show.marks import box, keys, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
@@ -145,14 +144,10 @@ def _draw_cell(
 
 def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:
     """The colours of programs, if they tell them apart, and what pale and full mean."""
-    programs = colours if len(colours) <= len(COLOURS) else {}
-    patches = [Patch(facecolor=shade, label=str(program)) for program, shade in programs.items()]
-    if patches:
-        patches[0].set_label(f"program {patches[0].get_label()}")
-    patches += [
-        Patch(facecolor=INK, alpha=READ_ALPHA, label="read"),
-        Patch(facecolor=INK, label="written"),
-    ]
+    programs = list(colours) if len(colours) <= len(COLOURS) else []
+    names = [f"{program}" if i else f"program {program}" for i, program in enumerate(programs)]
+    looks = dict(zip(names, map(colours.__getitem__, programs), strict=True))
+    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
     axes.legend(
         handles=patches,
         loc="lower left",

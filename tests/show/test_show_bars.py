@@ -9,10 +9,9 @@ from matplotlib.colors import same_color
 from labkit import results, show
 from labkit.learn.lesson_00.pieces import waste_of
 from labkit.results.device_time import KernelTime
-from labkit.show.bars import overlap
+from labkit.show.bars import ProgressRow, draw_progress, overlap
 from labkit.show.colours import BLUE, GREY, ORANGE, RED, SERIES
 from labkit.show.lines import spread
-from labkit.show.progress import ProgressRow, draw_progress
 from labkit.show.style import is_wide
 
 
