@@ -11,19 +11,14 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
-    COUNT,
-    DeviceFlags,
-    batch_sizes_flag,
-    list_of,
-    whole_number,
-)
+from labkit.bench.commands.arguments import COUNT, DeviceFlags, batch_sizes_flag, list_of
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.kv_append import BLOCK_SIZE, LAYERS, D, H
 from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import launcher, measure_bandwidth, timed
 from labkit.engine.device import pick_device
 from labkit.engine.step.attention import SplitAttention
+from labkit.flag_types import whole_number
 from labkit.kernels import (
     num_splits,
     paged_attention_append_plain,

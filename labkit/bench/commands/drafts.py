@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import COUNT, ModelFlags, list_of, real_number, rounds_flag
+from labkit.bench.commands.arguments import COUNT, ModelFlags, list_of, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.comparison import in_turn
@@ -25,6 +25,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.engine.device import pick_device
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep, drafts_each
+from labkit.flag_types import real_number
 from labkit.ladder import FINISHED
 from labkit.model import LanguageModel, load_model
 from labkit.options import EngineOptions
