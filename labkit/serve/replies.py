@@ -121,8 +121,8 @@ class TextForm:
     def _reply(
         self, kind: tuple[type[BaseModel], str], choices: list, usage: CompletionUsage | None
     ) -> BaseModel:
-        about = {"id": self.id, "object": kind[1], "created": self.created, "model": self.model}
-        return kind[0].model_construct(**about, choices=choices, usage=usage)
+        about: dict[str, Any] = {"id": self.id, "object": kind[1], "model": self.model}
+        return kind[0].model_construct(**about, created=self.created, choices=choices, usage=usage)
 
 
 class ChatForm(TextForm):

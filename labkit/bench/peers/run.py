@@ -17,20 +17,13 @@ class PeerRun:
     seconds: float
     first_token_seconds: float | None  # to the first batch's first tokens; None where it is not known
     token_ids: TokenIds  # of each request, in the order of the workload
-    ttft: tuple[
-        float, ...
-    ] = ()  # of each request, from its arrival; for requests that come one after another
+    ttft: tuple[float, ...] = ()  # of each request, from its arrival, where they come one after another
     itl: tuple[float, ...] = ()  # the gaps between two tokens, of all requests; likewise
 
     @property
     def tokens(self) -> int:
         """Tokens generated, counted as ids."""
         return sum(map(len, self.token_ids))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens per second of the whole run, prefill included."""
-        return self.tokens / self.seconds
 
 
 Peer = Callable[[], PeerRun]
