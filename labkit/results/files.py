@@ -10,18 +10,16 @@ from labkit.json_file import read_json
 from labkit.paths import RESULTS, ROOT, require_project
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
-from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.drafts import DialRecord, DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
-from labkit.results.http import HttpRecord
+from labkit.results.http import HttpRecord, ReplicasRecord
 from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord
 from labkit.results.loads import LoadsRecord
 from labkit.results.peers import PeersRecord
-from labkit.results.profiles import ProfileRecord
+from labkit.results.profiles import DeviceTimeRecord, ProfileRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.record import Record
-from labkit.results.replicas import ReplicasRecord
 from labkit.results.runs import RunsRecord
 from labkit.results.sampling import SamplingRecord
 from labkit.results.tiles import TilesRecord

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from labkit.results.device_time import KernelTime, TracedStep
 from labkit.results.files import load
+from labkit.results.profiles import KernelTime, TracedStep
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
 FUSED_PRODUCTS = "fused products"  # labkit's own, a matrix product with what stands before or after it

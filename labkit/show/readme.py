@@ -14,9 +14,8 @@ from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tests
-from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord
+from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.results.ranks import RanksRecord
-from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
 from labkit.show.ladder import draw_ladder
 

@@ -5,8 +5,7 @@ from made_records import record_of, traced
 
 from labkit.errors import RecordError
 from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
-from labkit.results.device_time import KernelTime
-from labkit.results.profiles import Span
+from labkit.results.profiles import KernelTime, Span
 from labkit.results.tiles import TunedTile
 
 

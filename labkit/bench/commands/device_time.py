@@ -19,7 +19,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
 from labkit.ladder import LADDER
-from labkit.results.device_time import KernelTime, TracedStep
+from labkit.results.profiles import KernelTime, TracedStep
 from labkit.watch import steady_decode, steady_prompts
 
 TO_HOST = ("DtoH", "_numbers_to_host_kernel")  # in the names of what brings tokens to the host

@@ -31,8 +31,8 @@ from labkit.engine.device import pick_device
 from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
 from labkit.model import load_model
+from labkit.results.http import ReplicasRun
 from labkit.results.record import Record
-from labkit.results.replicas import ReplicasRun
 from labkit.serve.affinity import POLICIES
 
 if TYPE_CHECKING:  # it needs Ray, an extra

@@ -20,8 +20,7 @@ from labkit.bench.workload import Workload
 from labkit.errors import OptionError
 from labkit.flag_types import real_number, whole_number
 from labkit.ladder import LADDER
-from labkit.results.latency import PERCENTILES
-from labkit.results.runs import Run
+from labkit.results.runs import PERCENTILES, Run
 
 AN_HOUR = 3_600_000  # milliseconds
 MOST_THREADS = 10_000

@@ -5,7 +5,7 @@ from bench_commands import refusal
 
 from labkit.bench.commands.device_time import WARMUP_STEPS, kernel_table, read_device_time
 from labkit.results import TracedStep
-from labkit.results.device_time import KernelTime
+from labkit.results.profiles import KernelTime
 
 NUM_STEPS = 3
 

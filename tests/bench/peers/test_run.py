@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from peer_workloads import RAGGED, arriving, expected, workload
 
-from labkit.bench.peers.rungs import labkit_peer
+from labkit.bench.peers.run import labkit_peer
 from labkit.engine.config import CacheConfig
 
 pytestmark = pytest.mark.slow
