@@ -1,6 +1,7 @@
 """Records as files under data/results: found, and read as the class of their kind."""
 
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,16 @@ from labkit.results.drafts import DialRecord, DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord, ReplicasRecord
-from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord
-from labkit.results.loads import LoadsRecord
-from labkit.results.peers import PeersRecord
+from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord, TilesRecord
+from labkit.results.peers import LoadsRecord, PeersRecord
 from labkit.results.profiles import DeviceTimeRecord, ProfileRecord
 from labkit.results.ranks import RanksRecord
-from labkit.results.record import Record
+from labkit.results.record import Host, Record
 from labkit.results.runs import RunsRecord
 from labkit.results.sampling import SamplingRecord
-from labkit.results.tiles import TilesRecord
-from labkit.results.typed import read_as
+from labkit.results.typed import Count, read_as
 
+GPU_TESTS = RESULTS / "gpu_tests.json"
 KINDS: dict[str, type[Record]] = {
     "profile": ProfileRecord,
     "cost_card": CostCardRecord,
@@ -115,3 +115,26 @@ def kind_of(path: Path) -> Any:
         if first:
             return first[1].decode()
     return read_as(dict[str, Any], read_record(path), f"record {path.stem}").get("kind")
+
+
+@dataclass(frozen=True)
+class GpuTests:
+    """How many of the GPU tests passed, failed and were skipped, and the machine they ran on."""
+
+    date: str
+    commit: str
+    passed: Count
+    failed: Count
+    skipped: Count
+    seconds: Count
+    num_gpus: Count
+    host: Host
+
+    def to_dict(self) -> dict:
+        """The JSON form; `load_gpu_tests` reads it."""
+        return {"kind": "gpu_tests", **asdict(self), "host": self.host.to_dict()}
+
+
+def load_gpu_tests(path: Path = GPU_TESTS) -> GpuTests:
+    """The outcome in a file. Raises RecordError naming the file if it is missing or not such a record."""
+    return read_as(GpuTests, read_record(path), path.name)

@@ -22,7 +22,7 @@ from labkit.show.cells import (
     draw_weights,
     draw_write_indices,
 )
-from labkit.show.comparison import draw_comparison, draw_gains
+from labkit.show.comparison import draw_comparison, draw_gains, draw_ladder
 from labkit.show.grids import (
     draw_block_lives,
     draw_flights,
@@ -42,7 +42,6 @@ from labkit.show.kernels import (
     draw_shares,
     draw_step_kernels,
 )
-from labkit.show.ladder import draw_ladder
 from labkit.show.lanes import (
     Busy,
     JoinStep,

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from labkit.results import Comparison
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY
-from labkit.show.comparison import VERDICT_COLOURS, ink_of, write_beside
-from labkit.show.ladder import rung_label
+from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
 from labkit.show.marks import beside, key_below, keys, name_rows, write
 from labkit.show.style import figure, is_wide, panels, styled
 

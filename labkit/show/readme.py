@@ -17,7 +17,7 @@ from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tes
 from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.results.ranks import RanksRecord
 from labkit.show import reliability
-from labkit.show.ladder import draw_ladder
+from labkit.show.comparison import draw_ladder
 
 PAGES = tuple(
     ROOT / name

@@ -4,7 +4,7 @@ import pytest
 from made_records import record_of
 
 from labkit.errors import RecordError
-from labkit.results.loads import LoadLimit, LoadRun
+from labkit.results.peers import LoadLimit, LoadRun
 
 ALL, LATE = LoadLimit(100, 10**9, 50, 2e9, 0.0), LoadLimit(100, 10**9, 50, 2e9, 4.0)
 

@@ -5,8 +5,8 @@ from made_records import record_of, traced
 
 from labkit.errors import RecordError
 from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
+from labkit.results.kernel_times import TunedTile
 from labkit.results.profiles import KernelTime, Span
-from labkit.results.tiles import TunedTile
 
 
 def test_kernels_are_timed_by_their_medians():

@@ -44,7 +44,7 @@ from labkit.model import Network, load_model
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.parallel.shards import head_groups
-from labkit.results.tiles import TunedTile, tiles_table
+from labkit.results.kernel_times import TunedTile, tiles_table
 
 WIDTH = 64  # columns of a part of the statistics that a product behind a LayerNorm reads
 MOST_COPIES, MOST_THREADS = 64, 16
