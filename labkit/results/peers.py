@@ -209,11 +209,6 @@ class LoadsRecord(WorkloadRecord):
         ran = [sample.engine for sample in self.samples]
         return list(dict.fromkeys([*ran, *(name for load in self.loads for name in self.left_out(load))]))
 
-    @property
-    def arrivals_per_second(self) -> float:
-        """Requests per second, the mean, of those that come one after another."""
-        return self.settings["rate"]
-
     def left_out(self, load: str) -> Mapping[str, str]:
         """Engines that did not run a load, by name, with the reason."""
         return self.settings["left_out"].get(load, {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.show.colours import GREY, INK, RED, SERIES
+from labkit.show.colours import INK, RED, SERIES
 from labkit.show.marks import box, keys, write
 from labkit.show.style import figure, styled
 
@@ -30,20 +30,18 @@ Touches = dict[tuple[int, ...], list[tuple[str, "Program"]]]  # by the index of 
 def draw_accesses(
     run: KernelRun,
     tensors: Mapping[str, Sequence[str]] | None = None,
-    programs: Sequence[Program] | None = None,
     title: str = "",
 ) -> Figure:
     """Draw the numbers that each program of a launch reads (pale) and writes (full), a panel per tensor.
 
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
-    accessed. programs: those that get a colour; by default all, and others are grey. A number that several
-    programs read has a slice per program; one that several write is red, with a cross. Accesses that meet
-    no element of their tensor are told in red below it. Raises ValueError for a tensor too large to draw.
+    accessed. A number that several programs read has a slice per program; one that several write is red, with
+    a cross. Accesses that meet no element of their tensor are told in red below it. Raises ValueError for a
+    tensor too large to draw.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses}
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
-    programs = run.programs if programs is None else programs
-    colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(programs)}
+    colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
     if not panels:
         panels = [_Panel(run, name, ()) for name in run.layouts]
     heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
@@ -136,7 +134,7 @@ def _draw_cell(
     else:
         for slot, program in enumerate(shown):
             height = 1 / len(shown)
-            place, shade = (x, y + slot * height), colours.get(program, GREY)
+            place, shade = (x, y + slot * height), colours[program]
             alpha = 1 if writers else READ_ALPHA
             box(axes, place, 1, height, fc=shade, alpha=alpha, lw=0)
     box(axes, (x, y), 1, 1, fill=False, ec="#CCCCCC", lw=0.5)

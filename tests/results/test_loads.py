@@ -40,7 +40,6 @@ def test_rates_are_by_the_wall_clock_and_none_where_an_engine_was_left_out():
     assert RECORD.rate("sampled", "other") == 7.5  # the median of 10 and 5
     assert RECORD.rate("arrivals", "other") is None
     assert RECORD.left_out("arrivals") == {"other": "it has no way"} and RECORD.versions == {"other": "1"}
-    assert RECORD.arrivals_per_second == 50
     with pytest.raises(RecordError, match="no runs of load 'ragged' and engine 'other'"):
         RECORD.rate("ragged", "other")
 

@@ -29,6 +29,7 @@ from labkit.kvcache import OneTableBlockManager
 from labkit.results.kernel_times import ONE_PROGRAM, SPLIT, AttentionTime
 
 MAX_TOKENS = 1024  # of a sequence, GPT-2's
+ROUNDS = 5
 
 
 @dataclass
@@ -120,18 +121,18 @@ def attention_calls(
 
 @torch.inference_mode()
 def time_attention(
-    batch_size: int, context_len: int, device: torch.device, repeats: int = 15, rounds: int = 5
+    batch_size: int, context_len: int, device: torch.device, repeats: int
 ) -> list[AttentionTime]:
     """Time each kernel of attention and K/V write in turn.
 
-    There are `repeats` measurements of each, over `rounds` times all layers.
+    There are `repeats` measurements of each, over ROUNDS times all layers.
     """
     made = attention_calls(batch_size, context_len, device)
-    launches = {kernel: launcher(calls, device, rounds) for kernel, (_, calls) in made.items()}
+    launches = {kernel: launcher(calls, device, ROUNDS) for kernel, (_, calls) in made.items()}
     seconds: dict[str, list[float]] = {kernel: [] for kernel in made}
     for _ in range(repeats):
         for kernel, launch in launches.items():
-            seconds[kernel].append(timed(launch, device) / (rounds * LAYERS))
+            seconds[kernel].append(timed(launch, device) / (ROUNDS * LAYERS))
     itemsize = 2 if device.type == "cuda" else 4
     num_bytes = 2 * batch_size * context_len * H * D * itemsize
     return [

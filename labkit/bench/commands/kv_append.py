@@ -26,6 +26,7 @@ from labkit.results.kernel_times import AppendTime
 H, D, BLOCK_SIZE, LAYERS = 12, 64, 64, 12  # GPT-2's, written in turn
 BATCH_SIZES = tuple(2**i for i in range(12))  # 1 to 2048
 SMALL_SIZES = (1, 8, 64)  # on a CPU
+ROUNDS = 10
 
 
 @dataclass
@@ -98,16 +99,14 @@ def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[
 
 
 @torch.inference_mode()
-def time_appends(
-    batch_size: int, device: torch.device, repeats: int = 15, rounds: int = 10
-) -> list[AppendTime]:
+def time_appends(batch_size: int, device: torch.device, repeats: int) -> list[AppendTime]:
     """Time every form of the write at one batch size, in turn.
 
-    There are `repeats` measurements of each, over `rounds` times all layers.
+    There are `repeats` measurements of each, over ROUNDS times all layers.
     """
     paths, num_bytes = append_calls(batch_size, device)
-    launches = {path: launcher(calls, device, rounds) for path, calls in paths.items()}
-    per_call = rounds * LAYERS
+    launches = {path: launcher(calls, device, ROUNDS) for path, calls in paths.items()}
+    per_call = ROUNDS * LAYERS
     on_device: dict[str, list[float]] = {path: [] for path in paths}
     on_host: dict[str, list[float]] = {path: [] for path in paths}
     for _ in range(repeats):
