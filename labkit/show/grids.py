@@ -36,13 +36,13 @@ REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the 
 
 
 @styled
-def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
-    """Draw one layer's rows of the block table, a row per request and a column per step: whether the row was
-    made anew, and why; in the cell, the tokens in the cache when the step began.
+def draw_rows(rows: pd.DataFrame) -> Figure:
+    """Draw the first layer's rows of the block table, a row per request and a column per step: whether the row
+    was made anew, and why; in the cell, the tokens in the cache when the step began.
 
     rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
     """
-    shown = rows[rows["layer"] == layer_idx]
+    shown = rows[rows["layer"] == 0]
     requests = sorted(shown["request"].unique())
     fig, axes = figure(1.35 + 0.36 * len(requests))
     for line in shown.itertuples():
@@ -50,7 +50,7 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
         _draw_cell(axes, line.step, requests.index(line.request), face, str(line.tokens))
     _name_cells(axes, [f"request {request}" for request in requests], rows["step"].max())
     axes.set_xlabel("step (in a cell: tokens in the cache when the step began)")
-    axes.set_title(f"Rows of layer {layer_idx}'s block table: kept, or made anew")
+    axes.set_title("Rows of layer 0's block table: kept, or made anew")
     seen = [reason for reason in REASONS if reason in set(shown["reason"])]
     key_below(fig, {REASONS[r][1]: {"color": REASONS[r][0], "alpha": 0.8} for r in seen}, 2)
     return fig

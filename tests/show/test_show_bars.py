@@ -185,12 +185,8 @@ def compared(before, after):
 def test_every_comparison_has_its_point_and_its_interval():
     faster, slower = compared((2.0,) * 4, (1.0,) * 4), compared((1.0,) * 4, (2.0,) * 4)
     unknown = compared((1.0, 1.3, 1.0, 1.3), (1.2, 1.0, 1.2, 1.0))
-    fig = show.draw_gains(
-        {
-            "large": {"2 × H100": {1: faster, 32: unknown}, "4 × H200": {1: faster}},
-            "small": {"2 × H100": {32: slower}},
-        }
-    )
+    gains = {"large": {"2 × H100": {1: faster, 32: unknown}, "4 × H200": {1: faster}}}
+    fig = show.draw_gains(gains | {"small": {"2 × H100": {32: slower}}})
     large, small = fig.axes
     assert (large.get_title("left"), small.get_title("left")) == ("large", "small")
     points = [line for line in large.lines if line.get_marker() == "o"]
