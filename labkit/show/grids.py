@@ -37,8 +37,8 @@ REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the 
 
 @styled
 def draw_rows(rows: pd.DataFrame) -> Figure:
-    """Draw the first layer's rows of the block table, a row per request and a column per step: whether the row
-    was made anew, and why; in the cell, the tokens in the cache when the step began.
+    """Draw the first layer's rows of the block table, a row per request and a column per step: whether the
+    row was made anew, and why; in the cell, the tokens in the cache when the step began.
 
     rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
     """
