@@ -14,11 +14,10 @@ from labkit.bench.limit import (
     step_limit,
     time_decode_steps,
 )
-from labkit.bench.metrics import latency_metrics
 from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
 from labkit.bench.peers import run_peers
 from labkit.bench.profile import profile_decode_step
-from labkit.bench.workload import Request, Workload
+from labkit.bench.workload import Request, Workload, latency_metrics
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]
 

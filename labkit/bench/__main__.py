@@ -4,53 +4,20 @@ On a CPU they compute on one thread, unless OMP_NUM_THREADS is set; a record say
 """
 
 import argparse
+from importlib import import_module
+from typing import Any
 
-from labkit.bench.commands import (
-    attention,
-    compare,
-    cost_card,
-    device_time,
-    drafts,
-    fleet,
-    host_time,
-    http,
-    kv_append,
-    ladder,
-    loads,
-    peers,
-    profile,
-    ranks,
-    replicas,
-    sampling,
-    scheduler,
-    streaming,
-    tune,
-)
-from labkit.bench.commands.parser import Parser
+from labkit.bench.commands.flags import Parser
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
 from labkit.threads import use_one_thread
 
-COMMANDS = {
-    "profile": profile,
-    "cost-card": cost_card,
-    "host-time": host_time,
-    "kv-append": kv_append,
-    "attention": attention,
-    "device-time": device_time,
-    "compare": compare,
-    "scheduler": scheduler,
-    "streaming": streaming,
-    "http": http,
-    "ranks": ranks,
-    "replicas": replicas,
-    "fleet": fleet,
-    "ladder": ladder,
-    "peers": peers,
-    "loads": loads,
-    "sampling": sampling,
-    "drafts": drafts,
-    "tune": tune,
+NAMES = (
+    "profile cost-card host-time kv-append attention device-time compare scheduler streaming http ranks "
+    "replicas fleet ladder peers loads sampling drafts tune"
+)
+COMMANDS: dict[str, Any] = {
+    name: import_module(f"labkit.bench.commands.{name.replace('-', '_')}") for name in NAMES.split()
 }
 
 

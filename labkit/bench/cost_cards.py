@@ -1,20 +1,15 @@
 """What one decode step does, counted while it runs. No clock: every run on a kind of machine counts alike."""
 
 import inspect
-import json
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import TypeVar
 
 import torch
-from torch.profiler import profile
 
-from labkit.bench.limit import synchronize
-from labkit.bench.profile import activities_of
+from labkit.bench.profile import traced_events
 from labkit.bench.workload import difference
 from labkit.engine import InferenceEngine
 from labkit.kernels.eight_bit import bytes_of_head, is_eight_bit, scales_of
@@ -118,14 +113,7 @@ def count_kv_bytes(engine: InferenceEngine) -> int:
 
 def count_on_device(engine: InferenceEngine) -> DeviceCounts:
     """Run a step on a GPU; count what the GPU is asked for, from the profiler's trace."""
-    with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
-        engine.step()
-        synchronize(engine.device)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        trace = json.loads(path.read_text())
-    return read_device_counts(trace["traceEvents"], torch.cuda.get_device_name(engine.device))
+    return read_device_counts(traced_events(engine, 1), torch.cuda.get_device_name(engine.device))
 
 
 def read_device_counts(events: Sequence[dict], device: str) -> DeviceCounts:

@@ -142,28 +142,23 @@ def forward_flops(config: ModelConfig, num_tokens: int, context_len: int) -> flo
     return 2.0 * (config.num_matrix_weights * num_tokens + head + config.kv_values_per_token * seen)
 
 
-def copy_bandwidth(device: torch.device | str, num_bytes: int | None = None) -> float:
-    """Bytes per second (read plus written) of a large device-to-device copy, the fastest of nine.
-
-    num_bytes: the size of the copy; None: large enough to miss the caches (128 MB; 1 GB on a GPU).
-    """
-    device = torch.device(device)
-    num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
-    source = torch.ones(num_bytes, dtype=torch.uint8, device=device)
+def copy_bandwidth(device: torch.device | str) -> float:
+    """Bytes per second (read plus written) of a large device-to-device copy, the fastest of nine."""
+    source = large_tensor(torch.device(device))
     target = torch.empty_like(source)
-    return 2 * num_bytes / fastest_seconds(lambda: target.copy_(source), device)
+    return 2 * source.nbytes / fastest_seconds(lambda: target.copy_(source), source.device)
 
 
-def read_bandwidth(device: torch.device | str, num_bytes: int | None = None) -> float:
-    """Bytes per second of a sum over a large tensor, which writes next to nothing: the fastest of nine.
+def read_bandwidth(device: torch.device | str) -> float:
+    """Bytes per second of a sum over a large tensor, which writes next to nothing: the fastest of nine. On a
+    CPU with one thread the additions can take longer than the reading."""
+    source = large_tensor(torch.device(device))
+    return source.nbytes / fastest_seconds(source.sum, source.device)
 
-    num_bytes: the size of the tensor; None: as for `copy_bandwidth`. On a CPU with one thread the additions
-    can take longer than the reading.
-    """
-    device = torch.device(device)
-    num_bytes = num_bytes or (2**30 if device.type == "cuda" else 2**27)
-    source = torch.ones(num_bytes // 4, dtype=torch.float32, device=device)
-    return source.nbytes / fastest_seconds(source.sum, device)
+
+def large_tensor(device: torch.device) -> torch.Tensor:
+    """Ones that miss the caches: 128 MB of them, 1 GB on a GPU."""
+    return torch.ones(2**28 if device.type == "cuda" else 2**25, device=device)
 
 
 def measure_bandwidth(device: torch.device | str) -> Bandwidth:
@@ -230,6 +225,40 @@ def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
         synchronize(engine.device)
         seconds.append(time.perf_counter() - started)
     return seconds
+
+
+def launcher(
+    calls: Sequence[Callable[[], object]], device: torch.device, rounds: int
+) -> Callable[[], object]:
+    """A function that makes all calls `rounds` times; on a GPU it replays them from a CUDA graph."""
+
+    def run_all() -> None:
+        for _ in range(rounds):
+            for call in calls:
+                call()
+
+    run_all()
+    if device.type != "cuda":
+        return run_all
+    synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run_all()
+    return graph.replay
+
+
+def timed(launch: Callable[[], object], device: torch.device) -> float:
+    """Seconds that a launch takes; on a GPU between two events on its stream."""
+    if device.type != "cuda":
+        started = time.perf_counter()
+        launch()
+        return time.perf_counter() - started
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    launch()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
 
 
 def synchronize(device: torch.device) -> None:

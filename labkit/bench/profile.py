@@ -1,6 +1,8 @@
 """Where the time of a decode step goes, from the torch profiler."""
 
+import json
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,14 +15,12 @@ from labkit.bench.limit import synchronize
 from labkit.engine import InferenceEngine
 from labkit.results.kernels import qualified_name
 from labkit.results.profiles import Span, StepProfile
-from labkit.watch import steady_decode
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 RANGE_PREFIX = "labkit."
 STEP_RANGE = "labkit.step"
-TRACED_STEPS = 5
 
 
 def profile_decode_step(engine: InferenceEngine) -> StepProfile:
@@ -74,14 +74,18 @@ def is_operator(event: FunctionEvent | None) -> bool:
     return event is not None and event.name.startswith("aten::")
 
 
-def write_trace(engine: InferenceEngine, prompts: Sequence[Sequence[int]], path: Path) -> None:
-    """Write a Chrome trace of TRACED_STEPS steady decode steps of these prompts to `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10),
-        profile(activities=activities_of(engine.device)) as profiler,
-    ):
-        for _ in range(TRACED_STEPS):
+def write_trace(engine: InferenceEngine, num_steps: int, path: Path) -> None:
+    """Write a Chrome trace of so many steps of an engine that is in `watch.steady_decode`."""
+    with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
+        for _ in range(num_steps):
             engine.step()
         synchronize(engine.device)
     profiler.export_chrome_trace(str(path))
+
+
+def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
+    """The events of such a trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        write_trace(engine, num_steps, path)
+        return json.loads(path.read_text())["traceEvents"]

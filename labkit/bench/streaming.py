@@ -7,13 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from labkit.bench.metrics import metrics_of
-from labkit.bench.workload import Request, Workload, make_run
+from labkit.bench.workload import Request, Workload, make_run, metrics_of
 from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
 from labkit.engine.request import Timing
 from labkit.errors import OptionError, OverloadedError
-from labkit.results.latency import LatencyMetrics
-from labkit.results.runs import Run
+from labkit.results.runs import LatencyMetrics, Run
 
 Stream = TokenStream | AsyncTokenStream
 CONSUMERS = ("threads", "tasks")

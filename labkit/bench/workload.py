@@ -3,20 +3,19 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from labkit.bench.limit import DecodeLimit, workload_limit
-from labkit.bench.metrics import latency_metrics
-from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams
+from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams, Timing
 from labkit.engine.config import EIGHT_AT_A_TIME, FITTED, CacheConfig, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.errors import OptionError
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
-from labkit.results.latency import LatencyMetrics
-from labkit.results.runs import Run
+from labkit.results.runs import LatencyMetrics, Run
 
 LEAST_POSITIONS = 1024  # GPT-2's; a model of more gets no more than these, or its longest request
 
@@ -186,3 +185,29 @@ def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """How often each append path ran between two readings of the engine's counter; those that ran."""
     counted = {path: count - before.get(path, 0) for path, count in after.items()}
     return {path: count for path, count in counted.items() if count}
+
+
+def latency_metrics(completions: Sequence[Completion]) -> LatencyMetrics:
+    """Latency metrics of requests served together. Raises ValueError if one of them made no token."""
+    timings = [completion.timing for completion in completions]
+    for completion, timing in zip(completions, timings, strict=True):
+        if not timing.tokens:
+            raise ValueError(f"request {completion.request_id} made no token ({completion.finish_reason})")
+    return metrics_of(timings, [len(timing.tokens) for timing in timings])
+
+
+def metrics_of(timings: Sequence[Timing], num_tokens: Sequence[int]) -> LatencyMetrics:
+    """Latency metrics from the moments at which requests got tokens, one at a time or several.
+
+    num_tokens: how many each got in all its moments; each has one at least.
+    """
+    with_numbers = list(zip(timings, num_tokens, strict=True))
+    return LatencyMetrics(
+        ttft=tuple(t.tokens[0] - t.arrived for t in timings),
+        queue_wait=tuple(t.admitted - t.arrived for t in timings),
+        tpot=tuple((t.tokens[-1] - t.tokens[0]) / (n - 1) for t, n in with_numbers if n > 1),
+        itl=tuple(later - earlier for t in timings for earlier, later in pairwise(t.tokens)),
+        latency=tuple(t.tokens[-1] - t.arrived for t in timings),
+        tokens=sum(num_tokens),
+        span=max(t.tokens[-1] for t in timings) - min(t.arrived for t in timings),
+    )

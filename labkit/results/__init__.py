@@ -1,7 +1,5 @@
 """Reading: recorded runs and published figures, as one class per kind, and the tables made from them."""
 
-from labkit.results.append_time import AppendTime
-from labkit.results.attention_time import AttentionTime, AttentionTimeRecord
 from labkit.results.comparison import (
     Comparison,
     amdahl,
@@ -16,18 +14,15 @@ from labkit.results.cost_cards import (
     HostCounts,
     counts_table,
 )
-from labkit.results.device_time import DeviceTimeRecord, TracedStep
-from labkit.results.files import KINDS, load, load_all
-from labkit.results.gpu_tests import GpuTests, load_gpu_tests
+from labkit.results.files import KINDS, GpuTests, load, load_all, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
-from labkit.results.latency import LatencyMetrics
-from labkit.results.loads import LoadsRecord
+from labkit.results.kernel_times import AppendTime, AttentionTime, AttentionTimeRecord
 from labkit.results.machines import host_time_lines, ladder_lines
-from labkit.results.peers import PeersRecord
-from labkit.results.profiles import ProfiledStep, StepProfile
+from labkit.results.peers import LoadsRecord, PeersRecord
+from labkit.results.profiles import DeviceTimeRecord, ProfiledStep, StepProfile, TracedStep
 from labkit.results.published import headline, noise_floor, published_figures, series_drift
 from labkit.results.record import Host, Record
-from labkit.results.runs import Run, RunsRecord
+from labkit.results.runs import LatencyMetrics, Run, RunsRecord
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]
 

@@ -1,6 +1,7 @@
 """Records as files under data/results: found, and read as the class of their kind."""
 
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,26 +9,22 @@ from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
 from labkit.paths import RESULTS, ROOT, require_project
-from labkit.results.append_time import AppendTimeRecord
-from labkit.results.attention_time import AttentionTimeRecord
 from labkit.results.comparison import ComparisonRecord
 from labkit.results.cost_cards import CostCardRecord
-from labkit.results.device_time import DeviceTimeRecord
 from labkit.results.drafts import DialRecord, DraftsRecord
 from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
-from labkit.results.http import HttpRecord
-from labkit.results.loads import LoadsRecord
-from labkit.results.peers import PeersRecord
-from labkit.results.profiles import ProfileRecord
+from labkit.results.http import HttpRecord, ReplicasRecord
+from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord, TilesRecord
+from labkit.results.peers import LoadsRecord, PeersRecord
+from labkit.results.profiles import DeviceTimeRecord, ProfileRecord
 from labkit.results.ranks import RanksRecord
-from labkit.results.record import Record
-from labkit.results.replicas import ReplicasRecord
+from labkit.results.record import Host, Record
 from labkit.results.runs import RunsRecord
 from labkit.results.sampling import SamplingRecord
-from labkit.results.tiles import TilesRecord
-from labkit.results.typed import read_as
+from labkit.results.typed import Count, read_as
 
+GPU_TESTS = RESULTS / "gpu_tests.json"
 KINDS: dict[str, type[Record]] = {
     "profile": ProfileRecord,
     "cost_card": CostCardRecord,
@@ -118,3 +115,26 @@ def kind_of(path: Path) -> Any:
         if first:
             return first[1].decode()
     return read_as(dict[str, Any], read_record(path), f"record {path.stem}").get("kind")
+
+
+@dataclass(frozen=True)
+class GpuTests:
+    """How many of the GPU tests passed, failed and were skipped, and the machine they ran on."""
+
+    date: str
+    commit: str
+    passed: Count
+    failed: Count
+    skipped: Count
+    seconds: Count
+    num_gpus: Count
+    host: Host
+
+    def to_dict(self) -> dict:
+        """The JSON form; `load_gpu_tests` reads it."""
+        return {"kind": "gpu_tests", **asdict(self), "host": self.host.to_dict()}
+
+
+def load_gpu_tests(path: Path = GPU_TESTS) -> GpuTests:
+    """The outcome in a file. Raises RecordError naming the file if it is missing or not such a record."""
+    return read_as(GpuTests, read_record(path), path.name)

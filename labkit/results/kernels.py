@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from labkit.results.device_time import KernelTime, TracedStep
 from labkit.results.files import load
+from labkit.results.profiles import KernelTime, TracedStep
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
 FUSED_PRODUCTS = "fused products"  # labkit's own, a matrix product with what stands before or after it
@@ -13,6 +13,7 @@ LIBRARY_PRODUCTS = "library products"  # cuBLAS and its like
 SPLIT_K_SUMS = "split-K sums"  # what adds up a product whose terms were split
 EVERY_LAYER = "add, GELU and other small ones of the layers"
 ENDS = "beginning and end of the step"
+NUM_LAYERS = 12  # of GPT-2
 # By what a name contains, in lower case; the first that fits.
 NAMES = (
     (SPLIT_K_SUMS, ("splitkreduce", "splitk_reduce")),
@@ -23,16 +24,16 @@ NAMES = (
 )
 
 
-def purpose_of(kernel: KernelTime, num_layers: int = 12) -> str:
+def purpose_of(kernel: KernelTime) -> str:
     """What a kernel is for, told by its name.
 
-    A kernel whose name says nothing belongs to the layers if it runs at least once per layer, and else to the
-    ends of the step.
+    A kernel whose name says nothing belongs to the layers if it runs at least once per layer of GPT-2, and
+    else to the ends of the step.
     """
     for purpose, parts in NAMES:
         if any(part in kernel.name.lower() for part in parts):
             return purpose
-    return EVERY_LAYER if kernel.count >= num_layers else ENDS
+    return EVERY_LAYER if kernel.count >= NUM_LAYERS else ENDS
 
 
 def qualified_name(kernel: str) -> str:

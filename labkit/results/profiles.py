@@ -1,14 +1,15 @@
-"""Where the time of a decode step goes, from the torch profiler."""
+"""Where the time of a decode step goes, from the torch profiler, and what the GPU does in it, by kernel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pandas as pd
 
+from labkit.errors import RecordError
 from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Some
+from labkit.results.typed import Count, Positive, Some, Time
 
 
 class Span(NamedTuple):
@@ -99,3 +100,100 @@ class ProfileRecord(Record):
     def largest(self) -> ProfiledStep:
         """The sample of the largest batch."""
         return max(self.samples, key=lambda step: step.batch_size)
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """A kernel or a copy of one decode step: how often it runs per step, and the time it takes in all.
+
+    Of several steps the means, so `count` need not be whole.
+    """
+
+    name: str
+    count: float
+    us: Time  # microseconds of all its runs in a step
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether this is a copy, or memory that is set, and no kernel."""
+        return self.name.startswith(("Memcpy", "Memset"))
+
+
+@dataclass(frozen=True)
+class TracedStep(Sample):
+    """A traced decode step of `batch_size` requests with `context_len` tokens each.
+
+    Times are in microseconds, the mean of several steps.
+    """
+
+    rung: str
+    batch_size: Count
+    context_len: Count
+    step_us: Positive
+    gpu_busy_us: Time
+    kernels: tuple[KernelTime, ...]  # those that take longest first
+
+    ALSO: ClassVar[tuple[str, ...]] = ("idle_share",)
+
+    @property
+    def idle_us(self) -> float:
+        """Microseconds of the step in which the GPU does nothing."""
+        return self.step_us - self.gpu_busy_us
+
+    @property
+    def idle_share(self) -> float:
+        """The part of the step in which the GPU does nothing, 0 to 1."""
+        return 1 - self.gpu_busy_us / self.step_us
+
+    @property
+    def num_kernels(self) -> int:
+        """Kernels per step, rounded; copies do not count."""
+        return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
+
+
+@dataclass(frozen=True)
+class DeviceTimeRecord(Record):
+    """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
+
+    samples: Some[TracedStep]
+
+    @property
+    def steps(self) -> dict[tuple[str, int], TracedStep]:
+        """Steps by (rung, batch size). A step that was traced several times has the medians of its times, and
+        the first trace's kernels."""
+        traced: dict[tuple[str, int], list[TracedStep]] = {}
+        for step in self.samples:
+            traced.setdefault((step.rung, step.batch_size), []).append(step)
+        return {
+            key: replace(
+                steps[0],
+                step_us=median(step.step_us for step in steps),
+                gpu_busy_us=median(step.gpu_busy_us for step in steps),
+            )
+            for key, steps in traced.items()
+        }
+
+    def step(self, rung: str, batch_size: int) -> TracedStep:
+        """The step of a rung at a batch size. Raises RecordError if the record has none."""
+        if (step := self.steps.get((rung, batch_size))) is None:
+            raise RecordError(f"the record has no step of rung {rung} at B = {batch_size}")
+        return step
+
+    def gpu_busy_us(self, rung: str) -> dict[int, float]:
+        """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
+        self.only(rung=rung)
+        return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
+
+    def table(self, batch_size: int) -> pd.DataFrame:
+        """How long the GPU works and waits per step at this batch size: a row per rung."""
+        rows = {
+            rung: {
+                "step (µs)": round(step.step_us),
+                "GPU at work (µs)": round(step.gpu_busy_us),
+                "GPU idle": f"{100 * step.idle_share:.0f} %",
+                "kernels and copies": round(sum(kernel.count for kernel in step.kernels)),
+            }
+            for (rung, size), step in self.steps.items()
+            if size == batch_size
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")

@@ -4,22 +4,22 @@ import argparse
 import contextlib
 import ipaddress
 import logging
-import math
 import os
-from collections.abc import Callable
 from dataclasses import fields
 
 import uvicorn
 
 from labkit.engine import StreamingServer
 from labkit.errors import LabkitError
+from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineSettings, keep_all_there_is
 from labkit.serve.http import API_KEY, Server, app_over
 from labkit.serve.running import DrainingServer, logger
 
-LONGEST_DRAIN = 86_400  # seconds: a day
+A_DAY = 86_400  # seconds
+MOST_REQUESTS = 1_000_000
 KEPT_OPEN = 75  # seconds without a request; clients use a connection again for up to a minute
 CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started
 
@@ -31,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--model", required=True, help="a folder in Hugging Face's format, a hub id, or random:NAME")
     add("--rung", default=FINISHED.number, choices=list(LADDER), help="of the engine: %(default)s")
     add("--host", default="127.0.0.1", help="address to listen at: %(default)s, this machine alone")
-    add("--port", type=number(0, 65535), default=8000, help="to listen at: %(default)s")
+    add("--port", type=whole_number(0, 65535), default=8000, help="to listen at: %(default)s")
     add("--served-model-name", help="the model's name for clients; its own without one")
     add("--device", help="cpu or cuda; a GPU if there is one")
     add("--max-batch-size", type=int, help="requests decoded together; fits the device without it")
@@ -39,45 +39,26 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--max-positions", type=int, help="tokens of the longest request; as many as the model has without it"
     )
-    add("--max-requests", type=number(1), default=1024, help="unfinished answers; more get 429: %(default)s")
+    add(
+        "--max-requests",
+        type=whole_number(1, MOST_REQUESTS),
+        default=1024,
+        help="unfinished answers; more get 429: %(default)s",
+    )
     add(
         "--frame-every",
-        type=milliseconds,
+        type=real_number(0, 1e3 * A_DAY),
         default=FRAME_EVERY,
         help="milliseconds at least from one time that tokens go to their streams to the next; first tokens "
         "and ends never wait, and with the engine in a thread nothing does: %(default)s",
     )
-    add("--drain", type=seconds, default=30, help="seconds that answers have to end at shutdown: %(default)s")
+    add(
+        "--drain",
+        type=real_number(0, A_DAY),
+        default=30,
+        help="seconds that answers have to end at shutdown: %(default)s",
+    )
     return parser
-
-
-def milliseconds(text: str) -> float:
-    """A time, as a flag has it."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no time: give milliseconds, 0 or more")
-    return value
-
-
-def seconds(text: str) -> float:
-    """A time that answers have, as a flag has it."""
-    value = float(text)
-    if not 0 <= value <= LONGEST_DRAIN:
-        raise argparse.ArgumentTypeError(f"{text} is no such time: give seconds, 0 to {LONGEST_DRAIN}")
-    return value
-
-
-def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """What reads a whole number in a range, as a flag has it."""
-
-    def whole_number(text: str) -> int:
-        value = int(text)
-        if value < least or (most is not None and value > most):
-            range_ = f"{least} or more" if most is None else f"{least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text} is out of range: give {range_}")
-        return value
-
-    return whole_number
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from openai.types import Model
 from prometheus_client import generate_latest
@@ -25,15 +25,12 @@ from labkit.engine import (
     AsyncTokenStream,
     Chunk,
     Completion,
-    EngineStats,
     InferenceEngine,
-    SamplingParams,
     StreamingServer,
 )
-from labkit.engine.prompt import Limits, Prompt
 from labkit.errors import LabkitError, OverloadedError
 from labkit.json_file import parse_json
-from labkit.model.chat import Voice
+from labkit.serve.engine_client import EngineClient
 from labkit.serve.errors import ApiError, api_error
 from labkit.serve.logprobs import Spelling
 from labkit.serve.metrics import Metrics
@@ -47,36 +44,8 @@ API_KEY = "LABKIT_API_KEY"  # the environment variable
 LEFT = "the client has left"
 
 
-class Server(Protocol):
-    """What serves: a `StreamingServer`, or an `EngineClient` for an engine in another process."""
-
-    max_inflight_requests: int | None
-
-    @property
-    def voice(self) -> Voice:
-        """How the model reads and writes."""
-
-    @property
-    def limits(self) -> Limits:
-        """What a request must fit."""
-
-    @property
-    def num_unfinished(self) -> int:
-        """Requests that were submitted and have not ended."""
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether requests are taken."""
-
-    def submit_async(self, prompt: Prompt, params: SamplingParams) -> AsyncTokenStream:
-        """Queue a request for a task of this event loop. Raises, with nothing queued, OverloadedError,
-        StreamError and RequestError."""
-
-    def stats(self) -> EngineStats:
-        """The engine's state, without waiting."""
-
-    def close(self) -> None:
-        """Cancel what is unfinished, and end. Any thread may call this; a second call does nothing."""
+# What serves: an engine in a thread of this process, or one in another process.
+Server = StreamingServer | EngineClient
 
 
 def make_app(

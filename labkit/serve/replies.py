@@ -57,6 +57,8 @@ class TextForm:
     """
 
     prefix = "cmpl"
+    whole_type: tuple[type[BaseModel], str] = TextReply, "text_completion"
+    frame_type = whole_type
     logprobs_of = TextLogprobs
     counted: Sequence[AsyncTokenStream] = ()
 
@@ -74,7 +76,7 @@ class TextForm:
             )
             for i, done in enumerate(completions)
         ]
-        return self._reply(choices, usage_of(completions, n))
+        return self._reply(self.whole_type, choices, usage_of(completions, n))
 
     def logprobs(self, completion: Completion) -> Any:
         """Those of a whole answer; None if the client does not ask for them."""
@@ -114,23 +116,21 @@ class TextForm:
         """A frame in OpenAI's type, with TEXT where its text goes."""
         # The type says that every frame has a reason; on the wire it is null until the last.
         choice = CompletionChoice.model_construct(index=0, text=TEXT, finish_reason=None, logprobs=None)
-        return self._reply([choice], None)
+        return self._reply(self.frame_type, [choice], None)
 
-    def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
-        return TextReply.model_construct(
-            id=self.id,
-            object="text_completion",
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage,
-        )
+    def _reply(
+        self, kind: tuple[type[BaseModel], str], choices: list, usage: CompletionUsage | None
+    ) -> BaseModel:
+        about: dict[str, Any] = {"id": self.id, "object": kind[1], "model": self.model}
+        return kind[0].model_construct(**about, created=self.created, choices=choices, usage=usage)
 
 
 class ChatForm(TextForm):
     """How /v1/chat/completions answers one request."""
 
     prefix = "chatcmpl"
+    whole_type = ChatCompletion, "chat.completion"
+    frame_type = ChatCompletionChunk, "chat.completion.chunk"
     logprobs_of = ChatLogprobs
 
     def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
@@ -143,14 +143,7 @@ class ChatForm(TextForm):
             )
             for i, done in enumerate(completions)
         ]
-        return ChatCompletion(
-            id=self.id,
-            object="chat.completion",
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage_of(completions, n),
-        )
+        return self._reply(self.whole_type, choices, usage_of(completions, n))
 
     def opening(self, index: int) -> bytes:
         """A frame that says who speaks."""
@@ -160,18 +153,8 @@ class ChatForm(TextForm):
         return frame(self._body([choice | {"delta": delta}], usage))
 
     def blank(self) -> BaseModel:
-        delta = ChoiceDelta(content=TEXT)
-        return self._reply([ChunkChoice(index=0, delta=delta, finish_reason=None, logprobs=None)], None)
-
-    def _reply(self, choices: list, usage: CompletionUsage | None) -> BaseModel:
-        return ChatCompletionChunk(
-            id=self.id,
-            object="chat.completion.chunk",
-            created=self.created,
-            model=self.model,
-            choices=choices,
-            usage=usage,
-        )
+        choice = ChunkChoice(index=0, delta=ChoiceDelta(content=TEXT), finish_reason=None, logprobs=None)
+        return self._reply(self.frame_type, [choice], None)
 
 
 @lru_cache(64)

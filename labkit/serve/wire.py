@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as BackendTokenizer
 
-from labkit.engine import CacheConfig, Completion, EngineStats, SchedulerConfig
+from labkit.engine import CacheConfig, EngineStats, SchedulerConfig
 from labkit.engine.prompt import Limits
 from labkit.engine.sampling import ScoredToken, TokenLogprobs
 from labkit.engine.stats import EngineCounters
@@ -141,7 +141,9 @@ class Made:
             token_ids, completion = item
             self.add_tokens(number, token_ids)
             if completion is not None:
-                self._ends.append([number, end_of(completion)])
+                # What the other process does not know of it.
+                reason, admitted = str(completion.finish_reason), completion.timing.admitted
+                self._ends.append([number, [reason, completion.error, admitted]])
 
     def add_tokens(self, number: int, token_ids: Sequence[int]) -> None:
         """Add tokens that a request's consumer gets."""
@@ -166,11 +168,6 @@ def token_of(raw: Any) -> int:
         return raw
     token_id, logprob, top = raw
     return ScoredToken.of(TokenLogprobs(token_id, logprob, tuple((each, value) for each, value in top)))
-
-
-def end_of(completion: Completion) -> list[Any]:
-    """What the other process does not know of a completion: finish reason, error, when it was admitted."""
-    return [str(completion.finish_reason), completion.error, completion.timing.admitted]
 
 
 def error_of(kind: str, said: str) -> LabkitError:

@@ -2,12 +2,15 @@
 
 from labkit.show.accesses import draw_accesses
 from labkit.show.bars import (
+    ProgressRow,
     draw_finale,
     draw_host_shares,
     draw_measured,
+    draw_progress,
     draw_runs,
     draw_share_sizes,
     draw_staircase,
+    draw_step_parts,
 )
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.cells import (
@@ -19,8 +22,7 @@ from labkit.show.cells import (
     draw_weights,
     draw_write_indices,
 )
-from labkit.show.comparison import draw_comparison
-from labkit.show.gains import draw_gains
+from labkit.show.comparison import draw_comparison, draw_gains, draw_ladder
 from labkit.show.grids import (
     draw_block_lives,
     draw_flights,
@@ -36,18 +38,20 @@ from labkit.show.kernels import (
     draw_multiprocessor,
     draw_occupancy,
     draw_search,
+    draw_shards,
     draw_shares,
     draw_step_kernels,
 )
-from labkit.show.ladder import draw_ladder
 from labkit.show.lanes import (
     Busy,
     JoinStep,
     Span,
+    Stretch,
     draw_joins,
     draw_lanes,
     draw_launches,
     draw_packing,
+    draw_request,
     draw_schedules,
     draw_timeline,
 )
@@ -59,12 +63,8 @@ from labkit.show.lines import (
     draw_machines,
     draw_turns,
 )
-from labkit.show.progress import ProgressRow, draw_progress
-from labkit.show.requests import Stretch, draw_request
-from labkit.show.shards import draw_shards
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
-from labkit.show.step_parts import draw_step_parts
 from labkit.show.tables import show_thousands, with_thousands
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

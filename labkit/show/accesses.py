@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from labkit.show.colours import GREY, INK, RED, SERIES
-from labkit.show.marks import box, write
+from labkit.show.colours import INK, RED, SERIES
+from labkit.show.marks import box, keys, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
@@ -31,20 +30,18 @@ Touches = dict[tuple[int, ...], list[tuple[str, "Program"]]]  # by the index of 
 def draw_accesses(
     run: KernelRun,
     tensors: Mapping[str, Sequence[str]] | None = None,
-    programs: Sequence[Program] | None = None,
     title: str = "",
 ) -> Figure:
     """Draw the numbers that each program of a launch reads (pale) and writes (full), a panel per tensor.
 
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
-    accessed. programs: those that get a colour; by default all, and others are grey. A number that several
-    programs read has a slice per program; one that several write is red, with a cross. Accesses that meet
-    no element of their tensor are told in red below it. Raises ValueError for a tensor too large to draw.
+    accessed. A number that several programs read has a slice per program; one that several write is red, with
+    a cross. Accesses that meet no element of their tensor are told in red below it. Raises ValueError for a
+    tensor too large to draw.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses}
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
-    programs = run.programs if programs is None else programs
-    colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(programs)}
+    colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
     if not panels:
         panels = [_Panel(run, name, ()) for name in run.layouts]
     heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
@@ -137,7 +134,7 @@ def _draw_cell(
     else:
         for slot, program in enumerate(shown):
             height = 1 / len(shown)
-            place, shade = (x, y + slot * height), colours.get(program, GREY)
+            place, shade = (x, y + slot * height), colours[program]
             alpha = 1 if writers else READ_ALPHA
             box(axes, place, 1, height, fc=shade, alpha=alpha, lw=0)
     box(axes, (x, y), 1, 1, fill=False, ec="#CCCCCC", lw=0.5)
@@ -145,14 +142,10 @@ def _draw_cell(
 
 def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:
     """The colours of programs, if they tell them apart, and what pale and full mean."""
-    programs = colours if len(colours) <= len(COLOURS) else {}
-    patches = [Patch(facecolor=shade, label=str(program)) for program, shade in programs.items()]
-    if patches:
-        patches[0].set_label(f"program {patches[0].get_label()}")
-    patches += [
-        Patch(facecolor=INK, alpha=READ_ALPHA, label="read"),
-        Patch(facecolor=INK, label="written"),
-    ]
+    programs = list(colours) if len(colours) <= len(COLOURS) else []
+    names = [f"{program}" if i else f"program {program}" for i, program in enumerate(programs)]
+    looks = dict(zip(names, map(colours.__getitem__, programs), strict=True))
+    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
     axes.legend(
         handles=patches,
         loc="lower left",

@@ -2,19 +2,21 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
-from labkit.show.comparison import VERDICT_COLOURS, ink_of, write_beside
-from labkit.show.ladder import rung_label
-from labkit.show.marks import beside, key_below, name_rows, write
+from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY
+from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
+from labkit.show.marks import beside, key_below, keys, name_rows, write
 from labkit.show.style import figure, is_wide, panels, styled
 
+NEAR = 2.0  # a guess within this factor is near
+MOST = 100.0  # and one beyond this is drawn there
+PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
@@ -42,9 +44,9 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
     axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
     axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    names_of_parts = next(iter(pairs.values()))[0]
-    handles = [Patch(facecolor=COLOURS[part], alpha=0.75) for part in names_of_parts]
-    axes.legend(handles, names_of_parts, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
+    parts = next(iter(pairs.values()))[0]
+    handles = keys({part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in parts})
+    axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
     return fig
 
 
@@ -106,11 +108,7 @@ def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row
         axes.set_ylabel("pieces")
         axes.grid(axis="y")
     all_axes[-1].set_xlabel("program")
-    handles = [
-        Patch(facecolor=ORANGE, label=f"row {long_row}, the long one"),
-        Patch(facecolor=BLUE, label="all other rows"),
-    ]
-    key_below(fig, handles, 2)
+    key_below(fig, {f"row {long_row}, the long one": ORANGE, "all other rows": BLUE}, 2)
     return fig
 
 
@@ -237,3 +235,85 @@ def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, flo
     the other."""
     low, high = max(min(before), min(after)), min(max(before), max(after))
     return (low, high) if low <= high else None
+
+
+@styled
+def draw_step_parts(steps: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> Figure:
+    """Draw what decode steps are made of, two bars per step, by name ("B = 64"): what its parts take, and the
+    least that they could take.
+
+    steps: (parts, floors) for each, microseconds by the part's name; a part without a floor could take no
+    time at all.
+    """
+    names = list(dict.fromkeys(part for parts, _ in steps.values() for part in parts))
+    colours = dict(zip(names, [*PARTS, GREY, INK], strict=False))
+    fig, axes = figure(1.6 + 0.95 * len(steps))
+    ticks, seen = [], set()
+    for i, (name, both) in enumerate(steps.items()):
+        for j, (what, values) in enumerate(zip(("measured", "at the limit"), both, strict=True)):
+            row, left = 2.4 * i + j, 0.0
+            ticks.append((row, f"{name}, {what}"))
+            for part, us in values.items():
+                label = part if part not in seen else None
+                seen.add(part)
+                axes.barh(row, us, left=left, height=0.85, color=colours[part], alpha=0.8, label=label)
+                left += us
+            share = "" if j == 0 else f", {100 * left / sum(both[0].values()):.0f} % of it"
+            axes.text(left, row, f"  {left:,.0f} µs{share}", va="center")
+    axes.set_yticks(*zip(*ticks, strict=True))
+    axes.invert_yaxis()
+    axes.margins(x=0.16)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("microseconds of a decode step")
+    axes.set_title("Where a step's time goes, and what of it the bytes explain")
+    fig.legend(loc="outside lower center", ncols=len(names))
+    return fig
+
+
+@dataclass(frozen=True)
+class ProgressRow:
+    """A lesson in the figure. share: of its build steps that are right, 1 where its gate is passed; None in a
+    lesson without one. factors: by which factor each scored guess was off, 1 for a hit."""
+
+    title: str
+    share: float | None = None
+    factors: tuple[float, ...] = ()
+
+
+@styled
+def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
+    """A line per lesson: a bar for its steps, and a dot per prediction, the farther right the farther off."""
+    fig, (steps, guesses) = figure(
+        1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
+    )
+    _draw_steps(steps, rows)
+    _draw_guesses(guesses, rows)
+    name_rows(steps, [row.title for row in rows])
+    steps.tick_params(axis="y", length=0)
+    return fig
+
+
+def _draw_steps(axes: Axes, rows: Sequence[ProgressRow]) -> None:
+    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
+    axes.barh([*shares], [*shares.values()], 0.5, color=GREEN)
+    axes.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
+    axes.set_xlim(-0.5, 1.5)
+    axes.set_xticks([])
+    axes.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
+
+
+def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:
+    axes.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
+    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
+    for factor, place in scored:
+        axes.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
+    axes.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
+    axes.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
+    axes.minorticks_off()
+    axes.grid(axis="y")
+    near = sum(factor <= NEAR for factor, _ in scored)
+    axes.set_title("Predictions: how far off")
+    axes.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
+    if not scored:
+        axes.text(0.5, 0.5, "no prediction scored yet", ha="center", color=GREY_INK, transform=axes.transAxes)
+        axes.grid(color=GREY, alpha=0.2)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from labkit.show.blocks import cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
@@ -52,11 +51,11 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
         _draw_tensor(axes, top - 1.1, prod(shape), cells[name], touched[name])
         top -= rows[name] + 1.3
     programs = sorted({access.program for access in accesses})
-    handles = [
-        Patch(facecolor=colour(i), alpha=0.6, label=f"program {', '.join(map(str, program))}")
+    looks = {
+        f"program {', '.join(map(str, program))}": {"facecolor": colour(i), "alpha": 0.6}
         for i, program in enumerate(programs)
-    ]
-    key_below(fig, handles, min(6, len(handles)))
+    }
+    key_below(fig, looks, min(6, len(looks)))
     axes.set(xlim=(left - 0.1, max(right, left + 16) + 0.1), ylim=(top, 0))
     axes.axis("off")
     return fig
@@ -302,12 +301,12 @@ def draw_shared_blocks(texts: Mapping[str, Sequence[str]], block_size: int) -> F
     axes.set_xlabel("position in the text, tokens")
     bare(axes)
     axes.set_title(f"Blocks of {block_size}: a box over several texts is computed and stored once")
-    handles = [
-        Patch(facecolor=BLUE, alpha=0.35, label="a full block of several texts"),
-        Patch(facecolor=ORANGE, alpha=0.35, label="a full block of one"),
-        Patch(facecolor=GREY, alpha=0.25, label="no full block"),
-    ]
-    key_below(fig, handles, 3)
+    looks = {
+        "a full block of several texts": {"facecolor": BLUE, "alpha": 0.35},
+        "a full block of one": {"facecolor": ORANGE, "alpha": 0.35},
+        "no full block": {"facecolor": GREY, "alpha": 0.25},
+    }
+    key_below(fig, looks, 3)
     return fig
 
 

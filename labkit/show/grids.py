@@ -11,7 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, YELLOW, colour
@@ -37,13 +36,13 @@ REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the 
 
 
 @styled
-def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
-    """Draw one layer's rows of the block table, a row per request and a column per step: whether the row was
-    made anew, and why; in the cell, the tokens in the cache when the step began.
+def draw_rows(rows: pd.DataFrame) -> Figure:
+    """Draw the first layer's rows of the block table, a row per request and a column per step: whether the
+    row was made anew, and why; in the cell, the tokens in the cache when the step began.
 
     rows: as `watch.record_rows` gives them. A step that only admitted requests is an empty column.
     """
-    shown = rows[rows["layer"] == layer_idx]
+    shown = rows[rows["layer"] == 0]
     requests = sorted(shown["request"].unique())
     fig, axes = figure(1.35 + 0.36 * len(requests))
     for line in shown.itertuples():
@@ -51,10 +50,9 @@ def draw_rows(rows: pd.DataFrame, layer_idx: int = 0) -> Figure:
         _draw_cell(axes, line.step, requests.index(line.request), face, str(line.tokens))
     _name_cells(axes, [f"request {request}" for request in requests], rows["step"].max())
     axes.set_xlabel("step (in a cell: tokens in the cache when the step began)")
-    axes.set_title(f"Rows of layer {layer_idx}'s block table: kept, or made anew")
+    axes.set_title("Rows of layer 0's block table: kept, or made anew")
     seen = [reason for reason in REASONS if reason in set(shown["reason"])]
-    keys = [Patch(color=REASONS[r][0], alpha=0.8, label=REASONS[r][1]) for r in seen]
-    key_below(fig, keys, 2)
+    key_below(fig, {REASONS[r][1]: {"color": REASONS[r][0], "alpha": 0.8} for r in seen}, 2)
     return fig
 
 
@@ -90,10 +88,9 @@ def draw_sends(sends: Sends) -> Figure:
     axes.set_xlabel("step (in a cell: the request's slot)")
     axes.set_title("What the host sends to the device, step by step")
     seen = [SENT[sent] for sent in SENT if sent in set(sends.requests["sent"])]
-    keys = [Patch(color=shade, alpha=0.8, label=words) for shade, words in (*seen, MAPPING)]
-    if "copy_on_write" in set(sends.requests["took"]):
-        keys.append(Line2D([], [], color=INK, marker="$c$", lw=0, label="its last block was copied"))
-    key_below(fig, keys, 2)
+    looks = {words: {"color": shade, "alpha": 0.8} for shade, words in (*seen, MAPPING)}
+    copied = Line2D([], [], color=INK, marker="$c$", lw=0, label="its last block was copied")
+    key_below(fig, looks, 2, *[copied] * ("copy_on_write" in set(sends.requests["took"])))
     return fig
 
 
@@ -133,15 +130,12 @@ def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     axes.set_yticks(range(len(request_ids)), [f"request {i}" for i in request_ids])
     axes.set(ylim=(len(request_ids) - 0.4, -0.6), xlabel="decode steps, in the order of their launches")
     axes.set_title("Whose tokens each step makes, and who gets them")
-    key_below(
-        fig,
-        [
-            Patch(facecolor=BLUE, alpha=0.75, label="handed out"),
-            Patch(facecolor=ORANGE, label="handed out, and it ends the text"),
-            Patch(facecolor=PALE, edgecolor=RED, lw=1.5, label="made, and nobody gets it"),
-        ],
-        3,
-    )
+    looks = {
+        "handed out": {"facecolor": BLUE, "alpha": 0.75},
+        "handed out, and it ends the text": ORANGE,
+        "made, and nobody gets it": {"facecolor": PALE, "edgecolor": RED, "lw": 1.5},
+    }
+    key_below(fig, looks, 3)
     return fig
 
 
@@ -250,8 +244,7 @@ def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
         axes.set_xlim(0.3, len(steps) + 0.7)
         axes.grid(axis="y")
     all_axes[-1].set_xlabel("step")
-    keys = [Patch(color=READY_COLOURS[path][0], label=READY_COLOURS[path][1]) for path in seen]
-    key_below(fig, keys, len(keys))
+    key_below(fig, {READY_COLOURS[path][1]: {"color": READY_COLOURS[path][0]} for path in seen}, len(seen))
     return fig
 
 
@@ -298,6 +291,6 @@ def draw_requests(completions: Sequence[Completion]) -> Figure:
     axes.set_xlabel("milliseconds since the first request arrived")
     axes.set_title("TTFT ends at a row's first tick; ITL is the gap between two ticks")
     tick = Line2D([], [], marker="|", linestyle="none", color=INK, label="a token")
-    keys = [Patch(color=GREY, label="queue wait"), Patch(color=ORANGE, label="prefill")]
-    key_below(fig, [*keys, Patch(color=BLUE, alpha=0.35, label="decode"), tick], 4)
+    looks = {"queue wait": {"color": GREY}, "prefill": {"color": ORANGE}}
+    key_below(fig, looks | {"decode": {"color": BLUE, "alpha": 0.35}}, 4, tick)
     return fig

@@ -9,18 +9,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from labkit.results import TracedStep
 from labkit.results.kernels import group_us
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SKY, colour
+from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY, colour
 from labkit.show.marks import beside, box, key_below, name_rows, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.learn.before_03.occupancy import GPU
 
-
+GAP = 1.1  # between two matrices, in heads
+# By name: groups of outputs that are cut each, their size in E, whether by outputs, and what stands behind.
+MATRICES = (
+    ("qkv", 3, 1, True, "attention,\nhead by head"),
+    ("attention_out", 1, 1, False, "Σ"),
+    ("mlp_in", 1, 4, True, "GELU, value\nby value"),
+    ("mlp_out", 1, 1, False, "Σ"),
+)
 # By the kind of a kernel; and, in order, those of the groups of `results.kernels`.
 KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
 GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
@@ -228,16 +234,8 @@ def draw_search(scores: Sequence[float], k: int, guesses: Sequence[float]) -> Fi
     search.set_xticks([*range(len(numbers)), *places], [str(name) for name in names], fontsize=8)
     search.set_xlabel("token id, and the number of the guess")
     search.set_title(f"A search moves none: {len(guesses)} guesses")
-    key_below(
-        fig,
-        [
-            Patch(facecolor=BLUE, label="kept"),
-            Patch(facecolor=GREY, hatch="//", edgecolor="white", label="dropped"),
-            Patch(facecolor=ORANGE, label="a guess"),
-            Patch(facecolor=INK, label="the cut"),
-        ],
-        4,
-    )
+    dropped = {"facecolor": GREY, "hatch": "//", "edgecolor": "white"}
+    key_below(fig, {"kept": BLUE, "dropped": dropped, "a guess": ORANGE, "the cut": INK}, 4)
     return fig
 
 
@@ -247,3 +245,45 @@ def _draw_bars(axes: Axes, scores: np.ndarray, token_ids: np.ndarray, cut: float
         axes.bar(place, score, width=0.75, **look)
     axes.set_xticks(range(len(scores)), [str(token_id) for token_id in token_ids], fontsize=8)
     axes.set_xlabel("token id")
+
+
+@styled
+def draw_shards(ranks: int = 2) -> Figure:
+    """Draw the four matrices of a layer, and in colours which rank has what; between them, what happens to
+    the values that they make."""
+    fig, axes = figure(3.4)
+    num_heads = 4
+    left, height = 0.0, 4.0 * num_heads
+    for name, groups, size, by_outputs, behind in MATRICES:
+        inputs, outputs = (4 if name == "mlp_out" else 1) * num_heads, size * num_heads
+        corner = left, height / 2 - groups * outputs / 2
+        for group in range(groups):
+            _draw_group(axes, (corner[0], corner[1] + group * outputs), inputs, outputs, ranks, by_outputs)
+        write(axes, left + inputs / 2, -1.3, name, weight="bold", color=INK)
+        cut = "by outputs" if by_outputs else "by inputs"
+        write(axes, left + inputs / 2, -2.9, cut, fontsize=9, color=GREY_INK)
+        left += inputs + GAP
+        look = {"fontsize": 14, "weight": "bold"} if behind == "Σ" else {"fontsize": 8.5}
+        write(axes, left + 1.4, height / 2, behind, color=INK, **look)
+        left += 2.8 + GAP
+    axes.set(xlim=(-0.5, left - GAP), ylim=(-3.6, height + 0.5))
+    axes.set_axis_off()
+    axes.set_title("A layer on two GPUs: by outputs, by inputs, a sum, and the same again")
+    looks = {f"rank {rank}": {"facecolor": colour(rank), "alpha": 0.6} for rank in range(ranks)}
+    key_below(fig, looks, ranks)
+    return fig
+
+
+def _draw_group(
+    axes: Axes, corner: tuple[float, float], inputs: float, outputs: float, ranks: int, by_outputs: bool
+) -> None:
+    """A matrix [outputs, inputs], outputs downwards, in a part for each rank."""
+    left, bottom = corner
+    for rank in range(ranks):
+        look = {"facecolor": colour(rank), "alpha": 0.6, "edgecolor": INK, "lw": 0.8}
+        if by_outputs:
+            part = outputs / ranks
+            box(axes, (left, bottom + (ranks - 1 - rank) * part), inputs, part, **look)
+        else:
+            part = inputs / ranks
+            box(axes, (left + rank * part, bottom), part, outputs, **look)

@@ -6,13 +6,15 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SERIES, colour
 from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
+
+THICK = 0.62  # height of a row's boxes
+VISIBLE = 0.003  # of the axis: the width of a box that would be thinner
 
 
 class Span(NamedTuple):
@@ -47,9 +49,8 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) ->
         _draw_streams(axes, sorted(rows[name]), spans, end)
         axes.set_title(name)
     all_axes[-1].set_xlabel("microseconds")
-    handles = [Patch(facecolor=colour, label=f"a kernel {state}") for state, colour in KERNEL_STATES.items()]
-    handles.append(Patch(facecolor=PALE, label="no kernel"))
-    key_below(fig, handles, 4)
+    looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
+    key_below(fig, looks | {"no kernel": PALE}, 4)
     return fig
 
 
@@ -127,9 +128,7 @@ def draw_schedules(
         _draw_lanes(axes, schedule, end)
         axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
     all_axes[-1].set_xlabel("microseconds")
-    handles = [Patch(facecolor=WORK[work][0], label=text) for work, text in words.items()]
-    handles.append(Patch(facecolor=PALE, label="waits"))
-    key_below(fig, handles, 4)
+    key_below(fig, {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}, 4)
     return fig
 
 
@@ -266,11 +265,11 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
         axes.set_title(f"{name}{': ' if note else ''}{note}")
     all_axes[-1].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
     all_axes[-1].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
-    handles = [
-        Patch(facecolor=face, hatch=hatch, edgecolor="white", label=label)
+    looks = {
+        label: {"facecolor": face, "hatch": hatch, "edgecolor": "white"}
         for face, hatch, label in REQUEST_STATES.values()
-    ]
-    key_below(fig, handles, 3)
+    }
+    key_below(fig, looks, 3)
     return fig
 
 
@@ -319,11 +318,8 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
         axes.set_ylabel(nouns)
         bare(axes)
     packed.set_xlabel("rows through the layers (tokens)")
-    handles = [
-        Patch(facecolor=SERIES[0], label="tokens of a prompt, a colour each"),
-        Patch(facecolor="white", edgecolor=GREY, hatch="///", label="pads"),
-    ]
-    key_below(fig, handles, 2)
+    pad = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
+    key_below(fig, {"tokens of a prompt, a colour each": SERIES[0], "pads": pad}, 2)
     return fig
 
 
@@ -348,3 +344,34 @@ def chunks_of(lengths: Sequence[int], max_tokens: int) -> list[list[tuple[int, i
             chunks[-1].append((prompt, max_tokens - room, max_tokens - room + count))
             length, room = length - count, room - count
     return chunks
+
+
+class Stretch(NamedTuple):
+    """What was done in a lane from `start` to `end`, in milliseconds since the client began."""
+
+    lane: str
+    work: str
+    start: float
+    end: float
+
+
+@styled
+def draw_request(stretches: Sequence[Stretch]) -> Figure:
+    """Draw the stretches of one request: a row per lane, in the order in which they are named, a colour per
+    kind of work. Raises ValueError if there is none."""
+    lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
+    works = list(dict.fromkeys(stretch.work for stretch in stretches))
+    end = max(stretch.end for stretch in stretches)
+    fig, axes = figure(1.3 + 0.5 * len(lanes))
+    for row in range(len(lanes)):
+        box(axes, (0, row - THICK / 2), end, THICK, fc=PALE, lw=0)
+    for lane, work, start, stop in stretches:
+        corner = start, lanes.index(lane) - THICK / 2
+        box(axes, corner, max(stop - start, VISIBLE * end), THICK, fc=colour(works.index(work)), lw=0)
+    axes.set_xlim(0, end)
+    name_rows(axes, lanes)
+    bare(axes)
+    axes.set_xlabel("milliseconds since the client began to send")
+    axes.set_title(f"One request, from the socket to the model: {end:,.0f} ms")
+    key_below(fig, {work: colour(i) for i, work in enumerate(works)}, 4)
+    return fig

@@ -1,10 +1,12 @@
 """What figures are made of: boxes, text, rows and their names, and the key of the colours."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 
 def box(axes: Axes, corner: tuple[float, float], width: float, height: float, **look: object) -> None:
@@ -35,6 +37,12 @@ def bare(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def key_below(fig: Figure, handles: list, ncols: int) -> None:
-    """What colours mean, below the figure."""
-    fig.legend(handles=handles, loc="outside lower center", ncols=ncols)
+def keys(looks: Mapping[str, str | Mapping[str, Any]]) -> list[Patch]:
+    """A patch for each label, of its colour or with a look of its own."""
+    plain = {label: {"facecolor": look} if isinstance(look, str) else look for label, look in looks.items()}
+    return [Patch(label=label, **look) for label, look in plain.items()]
+
+
+def key_below(fig: Figure, looks: Mapping[str, str | Mapping[str, Any]], ncols: int, *more: Artist) -> None:
+    """What colours mean, below the figure; they are given as `keys` takes them. more: other marks."""
+    fig.legend(handles=[*keys(looks), *more], loc="outside lower center", ncols=ncols)

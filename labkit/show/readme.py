@@ -14,11 +14,10 @@ from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tests
-from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord
+from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.results.ranks import RanksRecord
-from labkit.results.replicas import ReplicasRecord
 from labkit.show import reliability
-from labkit.show.ladder import draw_ladder
+from labkit.show.comparison import draw_ladder
 
 PAGES = tuple(
     ROOT / name
@@ -183,14 +182,13 @@ def finished_table() -> str:
 def peers_table() -> str:
     """A Markdown table of tokens per second in whole runs: labkit's last rung beside other engines on the
     same H100."""
-    lines = [
-        "| requests × tokens | " + " | ".join(PEER_ENGINES) + " |",
-        "| --- |" + " ---: |" * len(PEER_ENGINES),
-    ]
-    for record in map(load, PEER_RECORDS):
-        rates = " | ".join(f"{record.rate(engine):,.0f}" for engine in PEER_ENGINES)
-        lines.append(f"| {record.num_requests} × {record.max_new_tokens} | {rates} |")
-    return "\n".join(lines)
+    rows = {
+        f"{record.num_requests} × {record.max_new_tokens}": {
+            engine: f"{record.rate(engine):,.0f}" for engine in PEER_ENGINES
+        }
+        for record in map(load, PEER_RECORDS)
+    }
+    return markdown(pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × tokens"))
 
 
 def models_line() -> str:
@@ -212,18 +210,13 @@ def loads_text() -> str:
     table = ran(record.table())
     machine = (
         f"{record.date[:10]}: {record.num_requests} requests of {record.max_new_tokens} new tokens at most, "
-        f"batches of {record.max_batch_size}, arrivals at {record.arrivals_per_second:g} per second, on an "
+        f"batches of {record.max_batch_size}, arrivals at {record.settings['rate']:g} per second, on an "
         f"{record.host.device}. A copy moves {record.bandwidth / 1e9:,.0f} GB/s there; reading alone moves "
         f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
         f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
     latency = markdown(record.latency_table())
     return "\n\n".join([machine, markdown(table), latency, left_out_text(record, list(table.index))])
-
-
-def http_text() -> str:
-    """For each record of the benchmark over HTTP a sentence and a Markdown table."""
-    return "\n\n".join(map(http_of, load_all("http").values()))
 
 
 def door_line() -> str:
@@ -253,7 +246,7 @@ def ranks_text() -> str:
     by_device: dict[str, list[RanksRecord]] = {}
     for record in load_all("ranks").values():
         by_device.setdefault(record.host.device, []).append(record)
-    return "\n\n".join(ranks_of(*each) for each in by_device.items()) or "We have no record yet."
+    return "\n\n".join(ranks_of(*each) for each in by_device.items())
 
 
 def ranks_of(device: str, records: list[RanksRecord]) -> str:
@@ -266,11 +259,6 @@ def ranks_of(device: str, records: list[RanksRecord]) -> str:
         "of one host."
     )
     return f"{machine}\n\n{markdown(gains_table(all_gains(records)))}"
-
-
-def replicas_text() -> str:
-    """For each record of replicas behind one door a sentence and a Markdown table."""
-    return "\n\n".join(map(replicas_of, load_all("replicas").values())) or "We have no record yet."
 
 
 def replicas_of(record: ReplicasRecord) -> str:
@@ -362,9 +350,9 @@ MADE: dict[str, Callable[[], str]] = {
     "peers": peers_table,
     "models": models_line,
     "loads": loads_text,
-    "http": http_text,
+    "http": lambda: "\n\n".join(map(http_of, load_all("http").values())),
     "ranks": ranks_text,
-    "replicas": replicas_text,
+    "replicas": lambda: "\n\n".join(map(replicas_of, load_all("replicas").values())),
     "fleet": lambda: markdown(load(FLEET_RECORD).steady_table()),
     "fleet growth": lambda: markdown(load(FLEET_RECORD).growth_table()),
     "tiles": tiles_line,

@@ -1,5 +1,5 @@
-"""Records, published figures and the outcome of the GPU tests, as readers find them on the disk: files that
-are none. What is wrong inside of one is in tests/results/test_typed.py."""
+"""Records and the outcome of the GPU tests, as readers find them on the disk: files that are none. What
+is wrong inside of one is in tests/results/test_typed.py."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from bad_values import JUNK, NO_FILES, without
 from made_records import run_of, runs_record
 
 from labkit.errors import RecordError
-from labkit.results import files, load, load_all, load_gpu_tests, published_figures
+from labkit.results import files, load, load_all, load_gpu_tests
 from labkit.results.published import headline
 
 DEEP = 100_000
@@ -43,7 +43,6 @@ Reader = Callable[[Path], object]
 READERS: dict[str, Reader] = {
     "load": load_mine,
     "load_all": load_each,
-    "published_figures": lambda folder: published_figures(folder / "mine.json"),
     "load_gpu_tests": lambda folder: load_gpu_tests(folder / "mine.json"),
 }
 
@@ -83,15 +82,10 @@ CASES = [
         RecordError,
         ("load, name", "is no name of a record", lambda _, bad: load(bad), NAMES),
         ("load, name", "is missing|cannot be read", lambda _, bad: load(bad), NO_RECORD),
-        ("published_figures, path", A_PATH, lambda _, bad: published_figures(bad), NO_PATH),
         ("load_gpu_tests, path", A_PATH, lambda _, bad: load_gpu_tests(bad), NO_PATH),
         ("load_all, kind", A_KIND, lambda _, bad: load_all(bad), NO_KIND),
         ("headline", "nothing was published", lambda _, bad: headline(bad), UNPUBLISHED),
     ),
-    *(
-        case(entry, r"mine|\[\]|no posts|post", what, holding(content))
-        for entry in READERS
-        for what, content in CONTENTS.items()
-    ),
+    *(case(entry, "mine", what, holding(content)) for entry in READERS for what, content in CONTENTS.items()),
     *(case(entry, "mine.json is ", what, make) for entry in READERS for what, make in NO_FILES.items()),
 ]

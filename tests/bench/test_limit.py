@@ -1,5 +1,7 @@
 """The hardware's limit: bytes and operations counted, bandwidth and steps measured."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -29,23 +31,11 @@ def test_limit_counts_weights_once_and_every_live_token():
     assert limit.tokens_per_second == pytest.approx(2 / limit.seconds)
 
 
-@pytest.mark.parametrize("num_bytes", [1000, 4096])
-def test_bandwidth_counts_the_bytes_read_and_the_bytes_written(monkeypatch, num_bytes):
-    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device: run() is None or 0.5)
-    assert copy_bandwidth("cpu", num_bytes) == 2 * num_bytes / 0.5
-
-
-@pytest.mark.parametrize("num_bytes", [1000, 4096])
-def test_a_stream_that_only_reads_counts_each_byte_once(monkeypatch, num_bytes):
-    sums = []
-
-    def half_a_second(run, device):
-        sums.append(run().item())
-        return 0.5
-
-    monkeypatch.setattr(limit, "fastest_seconds", half_a_second)
-    assert read_bandwidth("cpu", num_bytes) == num_bytes / 0.5
-    assert sums == [num_bytes / 4]  # of ones: every number was read
+def test_a_copy_counts_the_bytes_read_and_written_and_reading_alone_each_byte_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(limit, "fastest_seconds", lambda run, device: made.append(run()) or 0.5)
+    assert copy_bandwidth("cpu") == 2 * 2**27 / 0.5 and made[0].nbytes == 2**27
+    assert read_bandwidth("cpu") == 2**27 / 0.5 and made[1] == 2**27 / 4  # of ones: each number was read
 
 
 def test_the_fewest_steps_are_those_of_the_longest_or_of_full_batches():
@@ -79,36 +69,11 @@ def test_flops_agree_with_torchs_own_counter(tiny):
     assert forward_flops(config, num_tokens, num_tokens) == pytest.approx(counted, rel=0.01)
 
 
-# --- what a step takes: one time each, around the step alone ---------------------------------------------
-
-
-class Clocked:
-    """An engine whose steps take 2, 3, 4 ... seconds of a clock that nothing else moves."""
-
-    device = None
-
-    def __init__(self):
-        self.now, self.steps = 100.0, 0
-
-    def step(self):
-        self.steps += 1
-        self.now += 1 + self.steps
-
-
-@pytest.fixture
-def engine(monkeypatch):
-    engine = Clocked()
-    monkeypatch.setattr(limit.time, "perf_counter", lambda: engine.now)
-    return engine
-
-
-def test_each_step_is_timed_by_itself(monkeypatch, engine):
-    waits = []
-
-    def synchronize(device):
-        waits.append(engine.steps)
-        engine.now += 50 if len(waits) % 2 else 0.5  # before a step: not counted; behind it: a part of it
-
-    monkeypatch.setattr(limit, "synchronize", synchronize)
-    assert time_decode_steps(engine, 3) == [2.5, 3.5, 4.5]
-    assert waits == [0, 1, 1, 2, 2, 3]  # the device is waited for before and behind each step
+def test_each_step_is_timed_by_itself_and_the_device_waited_for_before_and_behind_it(monkeypatch):
+    done = []
+    moments = iter([0.0, 2.5, 50.0, 53.5])
+    monkeypatch.setattr(limit.time, "perf_counter", lambda: done.append("clock") or next(moments))
+    monkeypatch.setattr(limit, "synchronize", lambda device: done.append("wait"))
+    engine = SimpleNamespace(device=None, step=lambda: done.append("step"))
+    assert time_decode_steps(engine, 2) == [2.5, 3.5]
+    assert done == ["wait", "clock", "step", "wait", "clock"] * 2

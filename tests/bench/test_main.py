@@ -42,7 +42,7 @@ def test_on_a_cpu_a_command_takes_a_small_model_and_says_so(monkeypatch, capsys,
     monkeypatch.setattr(bench_main, "pick_device", lambda asked: torch.device(device))
     monkeypatch.setattr(bench_main, "current_device", nullcontext)
     seen = []
-    monkeypatch.setattr(bench_main.profile, "run", seen.append)
+    monkeypatch.setattr(bench_main.COMMANDS["profile"], "run", seen.append)
     bench(monkeypatch, "profile")
     bench(monkeypatch, "profile --model random:gpt2 --batch-sizes 2")
     small = [("data/tiny-gpt2", (1, 4, 16)), ("random:gpt2", (2,))]

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 from helpers import small_model
 
-from labkit import LADDER, CacheConfig, SchedulerConfig
-from labkit.bench import Workload
+from labkit import LADDER, CacheConfig, Completion, FinishReason, SchedulerConfig
+from labkit.bench import Workload, latency_metrics
+from labkit.engine import Timing
 from labkit.errors import RequestError
 from labkit.model.small import SMALL_LLAMA
 from labkit.model.small import small_model as of_config
+from labkit.model.tokenizer import WordTokenizer
 
 OPTIONS = LADDER["00"].options
 
@@ -83,3 +85,38 @@ def test_with_a_prefix_cache_the_pool_has_room_for_what_is_kept():
 def test_more_tokens_than_positions_are_refused_before_anything_runs():
     with pytest.raises(RequestError, match="64 positions: shorten one by 39"):
         workload(max_new_tokens=100).make_engine(OPTIONS)
+
+
+def completed(request_id: int, arrived: float, admitted: float | None, *tokens: float) -> Completion:
+    timing = Timing(arrived, admitted, tokens)
+    token_ids = tuple(range(len(tokens)))
+    return Completion(request_id, (1,), token_ids, FinishReason.LENGTH, timing, WordTokenizer(100, None))
+
+
+def test_latency_metrics_are_those_of_the_moments():
+    metrics = latency_metrics([completed(0, 10.0, 10.5, 11.0, 11.2, 11.6), completed(1, 10.0, 13.0, 14.0)])
+    assert metrics.ttft == pytest.approx((1.0, 4.0))
+    assert metrics.queue_wait == pytest.approx((0.5, 3.0))
+    assert metrics.tpot == pytest.approx((0.3,))  # a request of one token has none
+    assert metrics.itl == pytest.approx((0.2, 0.4))
+    assert metrics.latency == pytest.approx((1.6, 4.0))
+    assert (metrics.tokens, metrics.throughput) == (4, pytest.approx(1.0))
+
+
+def test_the_table_has_a_row_a_metric_and_a_column_a_percentile():
+    """Of 21 requests, request i waits i ms; its prefill then takes 1 s and its second token 2 s."""
+    completions = [completed(i, 0.0, i / 1e3, 1 + i / 1e3, 3 + i / 1e3) for i in range(21)]
+    table = latency_metrics(completions).table()
+    assert list(table.columns) == ["p50 (ms)", "p90 (ms)", "p95 (ms)", "p99 (ms)"]
+    assert table.loc["  of it queue wait"].tolist() == pytest.approx([10, 18, 19, 19.8])
+    assert table["p50 (ms)"].to_dict() == {
+        **{"TTFT": 1010, "  of it queue wait": 10, "TPOT": 2000},
+        **{"ITL": 2000, "Latency": 3010},
+    }
+    of_one_token = latency_metrics([completed(0, 0.0, 0.5, 1.0)]).table()
+    assert list(of_one_token.index) == ["TTFT", "  of it queue wait", "Latency"]
+
+
+def test_metrics_refuse_a_request_without_a_token():
+    with pytest.raises(ValueError, match="request 7 made no token"):
+        latency_metrics([completed(7, 0.0, None)])

@@ -4,7 +4,6 @@ import pytest
 from made_records import SEPARATE_KERNELS, traced
 
 from labkit.results import load
-from labkit.results.device_time import KernelTime
 from labkit.results.kernels import (
     ATTENTION,
     GROUPS,
@@ -21,6 +20,7 @@ from labkit.results.kernels import (
     qualified_name,
     slowest_single,
 )
+from labkit.results.profiles import KernelTime
 
 
 def step_of(**counts_and_us: tuple[int, float]):

@@ -1,13 +1,10 @@
 """The published figures are those of the write-ups, and what they say about their own noise."""
 
-import json
-
 import numpy as np
 import pytest
 
 from labkit.bench.__main__ import make_parser
-from labkit.errors import RecordError
-from labkit.results.published import PUBLISHED, headline, noise_floor, published_figures, series_drift
+from labkit.results.published import headline, noise_floor, published_figures, series_drift
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +17,14 @@ def one(figures, write_up, metric, statistic=None):
     rows = rows if statistic is None else rows[rows["statistic"] == statistic]
     assert len(rows) == 1
     return rows.iloc[0]
+
+
+def test_averages_are_those_of_their_runs_and_rungs_are_named_both_or_neither(figures):
+    assert figures["write_up"].str.isdecimal().all()
+    assert (figures["rung_before"].isna() == figures["rung_after"].isna()).all()
+    for side in ("before", "after"):
+        for average, runs in figures[[side, f"{side}_runs"]].dropna().itertuples(index=False):
+            assert average == pytest.approx(np.mean(runs), abs=0.0051) and min(runs) > 0
 
 
 def test_commands_that_are_known_are_understood_here(figures):
@@ -73,33 +78,3 @@ def test_posts_are_compared_only_where_their_commands_are_known_and_the_same(fig
     pair = figures[figures["write_up"].isin(["036", "037"])].copy()
     pair["command"] = pair["write_up"].map(dict(zip(("036", "037"), commands, strict=True)))
     assert series_drift(pair).empty
-
-
-def changed(tmp_path, change):
-    """The path of a copy of the published figures in which `change` changed the first post."""
-    posts = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    change(posts[0])
-    copy = tmp_path / "published.json"
-    copy.write_text(json.dumps(posts), encoding="utf-8")
-    return copy
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda post: post.pop("source"), r"published.json\[0\] lacks source"),
-        (lambda post: post.update(write_up="x"), "post 'x' needs a number as write_up, and both"),
-        (lambda post: post.update(rung_before=None), "post '036' needs a number as write_up, and both"),
-        (
-            lambda post: post["figures"][0].update(before=0),
-            r"published.json\[0\].figures\[0\].before must be",
-        ),
-        (
-            lambda post: post["figures"][0].update(after_runs=[1.0]),
-            "after is 4295.69, but its runs average 1.00",
-        ),
-    ],
-)
-def test_an_entry_that_cannot_be_right_is_refused(tmp_path, change, message):
-    with pytest.raises(RecordError, match=message):
-        published_figures(changed(tmp_path, change))

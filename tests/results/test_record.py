@@ -5,9 +5,8 @@ from made_records import record_of, traced
 
 from labkit.errors import RecordError
 from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
-from labkit.results.device_time import KernelTime
-from labkit.results.profiles import Span
-from labkit.results.tiles import TunedTile
+from labkit.results.kernel_times import TunedTile
+from labkit.results.profiles import KernelTime, Span
 
 
 def test_kernels_are_timed_by_their_medians():

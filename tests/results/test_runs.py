@@ -16,25 +16,6 @@ def ladder(**seconds: float):
     return runs_record([*runs.items()] * 4, limit_seconds=0.25)
 
 
-def test_recorded_runs_are_rates_by_rung():
-    record = runs_record([("00", run_of(2.0)), ("01", run_of(1.0)), ("00", run_of(4.0))], limit_seconds=0.5)
-    assert record.rates == {"00": [50.0, 25.0], "01": [100.0]}
-    assert (record.limit, record.rate("00"), record.share_of_limit("01")) == (200, 37.5, 0.5)
-
-
-def test_two_rungs_of_a_ladder_are_compared_run_by_run():
-    sides = (("00", 2.0), ("01", 1.0), ("01", 1.1), ("00", 2.2))
-    record = runs_record([(rung, run_of(s, append_paths={"in_place": 2})) for rung, s in sides])
-    made = record.comparison("00", "01", path="boundary")
-    assert (made.before_samples, made.after_samples) == ((2.0, 2.2), (1.0, 1.1))
-    assert made.after_paths == {"in_place": 4} and "never ran" in made.warning
-
-
-def test_whole_runs_are_compared_with_their_prompts():
-    compared = ladder(r07=2.5, r08=1.0).whole_run_comparison("07", "08")
-    assert compared.before_samples == (3.0,) * 4 and compared.speedup == pytest.approx(2)
-
-
 def test_a_step_is_the_mean_of_its_run_and_the_median_of_the_runs():
     runs = [("05", run_of(s, decode_steps=10)) for s in (1.0, 3.0, 2.0)]
     record = runs_record([*runs, ("06", run_of(9.0))])

@@ -1,6 +1,5 @@
 """OpenAI's own client gets what the engine makes, in one piece and streamed."""
 
-import asyncio
 import time
 from functools import partial
 
@@ -55,26 +54,20 @@ def test_a_stream_is_the_same_answer_in_pieces(door):
     assert len({piece.id for piece in pieces}) == 1  # a reader that is behind gets few of them
 
 
-def test_a_stream_counts_its_tokens_if_it_is_asked_to(door):
-    stream = door.client.completions.create(
-        prompt=PROMPTS[:2], stream=True, stream_options={"include_usage": True}, **GREEDY
-    )
-    *pieces, last = stream
-    assert last.choices == [] and all(piece.usage is None for piece in pieces)
-    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
-    for index, prompt in enumerate(PROMPTS[:2]):
-        own = [piece.choices[0] for piece in pieces if piece.choices[0].index == index]
-        assert "".join(choice.text for choice in own) == text_alone(prompt)
-        assert own[-1].finish_reason == "length"
-
-
-def test_each_frame_counts_its_answers_tokens_if_it_is_asked_to(door):
-    options = {"include_usage": True, "continuous_usage_stats": True}
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_stream_and_each_of_its_frames_count_tokens_if_they_are_asked_to(door, continuous):
+    options = {"include_usage": True, "continuous_usage_stats": continuous}
     stream = door.client.completions.create(prompt=PROMPTS[:2], stream=True, stream_options=options, **GREEDY)
     *pieces, last = stream
-    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
+    assert last.choices == [] and (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
     for index, prompt in enumerate(PROMPTS[:2]):
-        usages = [piece.usage for piece in pieces if piece.choices[0].index == index]
+        own = [piece for piece in pieces if piece.choices[0].index == index]
+        assert "".join(piece.choices[0].text for piece in own) == text_alone(prompt)
+        assert own[-1].choices[0].finish_reason == "length"
+        if not continuous:
+            assert all(piece.usage is None for piece in own)
+            continue
+        usages = [piece.usage for piece in own]
         made = [usage.completion_tokens for usage in usages]
         assert made == sorted(made) and made[0] > 0 and made[-1] == 8
         assert all(usage.prompt_tokens == len(prompt) for usage in usages)
@@ -88,24 +81,6 @@ def test_every_prompt_has_n_answers_and_seeds_follow_each_other(door):
     assert [choice.text for choice in made.choices] == expected and len(set(expected)) == 4
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
     assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 32)
-
-
-@pytest.mark.slow
-def test_many_clients_at_once_each_get_their_own_answer(door):
-    async def ask(client, number):
-        prompt = PROMPTS[number % 4]
-        if number % 2:
-            made = await client.completions.create(prompt=prompt, **GREEDY)
-            return prompt, made.choices[0].text
-        stream = await client.completions.create(prompt=prompt, stream=True, **GREEDY)
-        return prompt, "".join([piece.choices[0].text async for piece in stream])
-
-    async def all_of_them():
-        async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key="none") as client:
-            return await asyncio.gather(*(ask(client, number) for number in range(40)))
-
-    for prompt, text in asyncio.run(all_of_them()):
-        assert text == text_alone(prompt)
 
 
 @pytest.mark.slow

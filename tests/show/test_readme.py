@@ -5,7 +5,6 @@ import re
 import pytest
 from PIL import Image
 
-from labkit.ladder import LADDER, LESSONS
 from labkit.paths import ROOT
 from labkit.results import load, load_gpu_tests
 from labkit.show import readme
@@ -44,15 +43,6 @@ def test_the_picture_is_of_the_record_that_is_here():
 
 
 @pytest.mark.slow
-def test_every_lesson_has_its_row_and_every_rung_but_the_first_its_factor():
-    rows = readme.ladder_table().splitlines()[2:]
-    assert [row.split()[1] for row in rows] == list(LESSONS)
-    has_factor = ["×" in row or row.endswith("cannot tell |") for row in rows]
-    assert has_factor == [number in LADDER and number != "00" for number in LESSONS]
-    assert rows[2].endswith("| ×3.17 |") and rows[1].endswith("| cannot tell |")
-
-
-@pytest.mark.slow
 def test_the_words_beside_the_figures_are_about_the_records():
     ladder, others = load(readme.LADDER_RECORD), [load(name) for name in readme.LADDER_RECORDS]
     assert (ladder.num_requests, ladder.max_new_tokens, ladder.max_batch_size) == (64, 512, 64)
@@ -66,22 +56,3 @@ def test_the_words_beside_the_figures_are_about_the_records():
     models = [load(name) for name in readme.MODEL_RECORDS]
     assert len({(record.host.device, record.ours) for record in models}) == 1
     assert load_gpu_tests().failed == 0
-
-
-def test_loads_have_a_row_for_each_engine_that_ran_and_a_reason_for_each_that_did_not(monkeypatch):
-    monkeypatch.setattr(readme, "LOADS_RECORD", "loads_cpu")
-    machine, rates, latency, left_out = readme.loads_text().split("\n\n")
-    record = load("loads_cpu")
-    assert f"{record.num_requests} requests of" in machine and "reading alone" in machine
-    assert rates.splitlines()[0] == f"| engine | {' | '.join(record.loads)} |"
-    engines = dict.fromkeys(run.engine for run in record.samples)
-    assert [row.split(" | ")[0] for row in rates.splitlines()[2:]] == [
-        *(f"| {engine}" for engine in engines),
-        "| limit: bytes and arithmetic",
-    ]
-    assert "–" in rates and "vllm" not in rates + left_out
-    assert latency.splitlines()[0] == (
-        "| engine | TTFT p50 (ms) | TTFT p99 (ms) | ITL p50 (ms) | ITL p99 (ms) |"
-    )
-    assert "Left out: PyTorch, a compiled loop (ragged): its requests have prompts" in left_out
-    assert machine.endswith("without the package of flash attention.")

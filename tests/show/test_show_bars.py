@@ -8,11 +8,11 @@ from matplotlib.colors import same_color
 
 from labkit import results, show
 from labkit.learn.lesson_00.pieces import waste_of
-from labkit.results.device_time import KernelTime
-from labkit.show.bars import overlap
+from labkit.results import Comparison
+from labkit.results.profiles import KernelTime
+from labkit.show.bars import ProgressRow, draw_progress, overlap
 from labkit.show.colours import BLUE, GREY, ORANGE, RED, SERIES
 from labkit.show.lines import spread
-from labkit.show.progress import ProgressRow, draw_progress
 from labkit.show.style import is_wide
 
 
@@ -176,3 +176,21 @@ def test_paths_of_tokens_are_stacked_step_by_step():
     figure = show.draw_paths({"a run": [{"in_place": 2, "boundary": 1}, {"in_place": 3}]})
     heights = [[patch.get_height() for patch in bars] for bars in figure.axes[0].containers]
     assert heights == [[2, 3], [1, 0]]
+
+
+def compared(before, after):
+    return Comparison("one", "cut", before, after, {}, {})
+
+
+def test_every_comparison_has_its_point_and_its_interval():
+    faster, slower = compared((2.0,) * 4, (1.0,) * 4), compared((1.0,) * 4, (2.0,) * 4)
+    unknown = compared((1.0, 1.3, 1.0, 1.3), (1.2, 1.0, 1.2, 1.0))
+    gains = {"large": {"2 × H100": {1: faster, 32: unknown}, "4 × H200": {1: faster}}}
+    fig = show.draw_gains(gains | {"small": {"2 × H100": {32: slower}}})
+    large, small = fig.axes
+    assert (large.get_title("left"), small.get_title("left")) == ("large", "small")
+    points = [line for line in large.lines if line.get_marker() == "o"]
+    assert [point.get_ydata()[0] for point in points] == pytest.approx([2, unknown.speedup, 2])
+    assert [point.get_markerfacecolor() == "white" for point in points] == [False, True, False]
+    assert [label.get_text() for label in small.get_xticklabels()] == ["1", "32"]
+    assert "large, small" in fig.get_label()

@@ -62,11 +62,7 @@ def test_a_marked_piece_ends_with_its_line_and_code_stays_code():
 @pytest.mark.parametrize(
     ("before", "after", "lines"),
     [
-        (
-            "rows = []",
-            "torch.stack(rows, out=tables[layer])",
-            "-rows = []\n+torch.stack(rows, out=tables[layer])\n",
-        ),
+        ("rows = []", "torch.stack(tables)", "-rows = []\n+torch.stack(tables)\n"),
         ("a\nb", "a", " a\n-b\n"),
         ("a", "a\n\nb", " a\n+\n+b\n"),
         ("a", "a", " a\n"),

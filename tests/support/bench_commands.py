@@ -25,19 +25,3 @@ def refusal(monkeypatch, capsys, line: str, code: int = 2) -> str:
 
 
 NUMBER = r"\d+\.\d+"
-
-
-def parser_refusal(parser, capsys, *words: str) -> str:
-    """What the parser says of a command line that it refuses: `argument NAME: ...`."""
-    with pytest.raises(SystemExit) as ended:
-        parser.parse_args(words)
-    assert ended.value.code == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert len(said) < 400
-    return said
-
-
-def assert_refused(parser, capsys, command: str, flag: str, value: str) -> str:
-    said = parser_refusal(parser, capsys, command, f"{flag}={value}")
-    assert f"argument {flag}" in said
-    return said

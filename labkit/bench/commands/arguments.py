@@ -4,7 +4,6 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import nan
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError, OptionError
+from labkit.flag_types import as_int, real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
@@ -29,26 +29,6 @@ T = TypeVar("T")
 # --- from text -----------------------------------------------------------------------------------------
 
 
-def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
-    """The type of a flag that takes a whole number in this range, both ends included."""
-
-    def convert(text: str) -> int:
-        if at_least <= (value := as_int(text)) <= at_most:
-            return int(value)
-        said = f"{shown(text)} is not a whole number of {at_least} or more"
-        raise argparse.ArgumentTypeError(f"{said}, {at_most:,} at most")
-
-    return convert
-
-
-def as_int(text: str) -> float:
-    """The whole number in a text; NaN, which is in no range, for other texts and for 30 digits or more."""
-    try:
-        return int(text) if len(text) < 30 else nan
-    except ValueError:
-        return nan
-
-
 def list_of(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """The type of a flag that takes numbers separated by commas, each of the type `convert`."""
     return lambda text: tuple(map(convert, text.split(",")))
@@ -59,21 +39,6 @@ natural = whole_number(0, MOST)
 batch = whole_number(1, MOST_AT_ONCE)
 length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
 num_tokens = whole_number(1, MOST_TOKENS)
-
-
-def real_number(at_least: float, at_most: float) -> Callable[[str], float]:
-    """The type of a flag that takes a number in this range, both ends included."""
-
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = nan
-        if at_least <= value <= at_most:
-            return value
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from {at_least:,} to {at_most:,}")
-
-    return convert
 
 
 def seed(text: str) -> int:
@@ -113,10 +78,7 @@ def rung_number(text: str) -> str:
 
 def rung_list(text: str) -> tuple[str, ...]:
     """The type of a flag that takes numbers of rungs separated by commas, each once."""
-    numbers = tuple(map(rung_number, text.split(",")))
-    if len(set(numbers)) < len(numbers):
-        raise argparse.ArgumentTypeError(f"{shown(text)} names a rung twice")
-    return numbers
+    return names_of(LADDER)(",".join(map(two_digits, text.split(","))))
 
 
 # --- what a flag takes -----------------------------------------------------------------------------------

@@ -93,7 +93,9 @@ def run(args: Settings) -> None:
     reached = 100 * limit.seconds / median(comparisons[-1].after_samples)
     print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth}; reached {reached:.1f} %")
     if args.self_test:
-        report_self_test(comparisons)
+        verdicts = Counter(comparison.verdict for comparison in comparisons)
+        counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
+        print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")
     samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
     record_if_asked(args, "comparison", workload.model.device, samples, bandwidth)
 
@@ -109,10 +111,3 @@ def rung_options(text: str) -> EngineOptions:
             raise OptionError(f"{name!r} is not an option; there are {', '.join(known)}")
         options = replace(options, **{name: value})
     return options
-
-
-def report_self_test(comparisons: list[Comparison]) -> None:
-    """Print how often each verdict was given in comparisons of a side with itself."""
-    verdicts = Counter(comparison.verdict for comparison in comparisons)
-    counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
-    print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")

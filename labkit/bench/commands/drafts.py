@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import COUNT, ModelFlags, list_of, real_number, rounds_flag
+from labkit.bench.commands.arguments import COUNT, ModelFlags, list_of, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.comparison import in_turn
-from labkit.bench.dial import DialedStep
 from labkit.bench.limit import measure_bandwidth
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.engine.parts import NO_PARTS, Part
-from labkit.engine.step.verify import drafts_each
+from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep, drafts_each
+from labkit.flag_types import real_number
 from labkit.ladder import FINISHED
 from labkit.model import LanguageModel, load_model
 from labkit.options import EngineOptions
@@ -32,6 +33,7 @@ from labkit.paths import ROOT
 from labkit.results.comparison import Comparison
 from labkit.results.drafts import DialedRun, DraftedTask, together
 
+NUM_DRAWS = 4096  # rows of random numbers, which come around again
 TASKS = ROOT / "data" / "grounded_tasks.json"
 SIDES = ("without drafts", "with drafts")
 NGRAMS = replace(FINISHED.options, speculation="ngrams")
@@ -201,3 +203,33 @@ def worth_of(sample: DraftedTask | DialedRun) -> dict[str, Any]:
         "speedup": f"x{sample.comparison.speedup:.2f}",
         "interval": str(sample.comparison.interval),
     }
+
+
+class DialedStep(VerifyStep):
+    """A step that verifies as many drafts as there may be, and takes each for right with a chance.
+
+    It does all the work of a `VerifyStep`, and what is found in the text is not used. The text is none that
+    the model would write: it is there for its time. chance: [1], which may change between steps.
+    """
+
+    def __init__(self, *args: Any, chance: Tensor) -> None:
+        super().__init__(*args)
+        self._chance, self._find = chance, self.find_drafts
+        self.find_drafts = self._found_or_not
+        device, num_rows = self.limits.device, len(self.limits)
+        numbers = torch.Generator().manual_seed(17)
+        self._draws = torch.rand(NUM_DRAWS, num_rows, MOST_DRAFTS, generator=numbers).to(device)
+        self._turn = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def _found_or_not(self, *args: Any) -> Tensor:
+        found, (_, context_lens, slot_mapping, limits, num_drafts) = self._find(*args), args
+        limits = limits.masked_fill(context_lens[slot_mapping] < 0, 0)  # of padding slots
+        may_be = torch.arange(num_drafts, device=found.device) < limits[:, None]
+        return torch.where(may_be, found.clamp(min=0), found)
+
+    def accepted(self, made: Tensor, drafts: Tensor) -> Tensor:
+        """How many drafts [B] are taken for right, up to the first that is not."""
+        B, num_drafts = drafts.shape
+        is_right = self._draws.index_select(0, self._turn % NUM_DRAWS)[0, :B, :num_drafts] < self._chance
+        self._turn += 1
+        return (is_right & (drafts >= 0)).long().cumprod(dim=1).sum(dim=1)

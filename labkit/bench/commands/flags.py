@@ -1,11 +1,13 @@
-"""A command's flags as a dataclass: each field is a flag, and an object holds a command line's values."""
+"""A command's flags as a dataclass: each field is a flag. And a parser whose errors are one line."""
 
 import argparse
-from collections.abc import Iterator, Sized
+import difflib
+import re
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -121,3 +123,32 @@ def add_flag(
 def as_written(value: object) -> str:
     """A value as it is written on a command line: "1,8,64"."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that refuses with one line in place of all its usage."""
+
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> tuple[Any, list[str]]:
+        """What argparse makes of the arguments; a command itself refuses flags that it does not have, for it
+        alone knows those that it has."""
+        known, unknown = super().parse_known_args(*args, **kwargs)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """End with status 2 and one line."""
+        self.exit(2, f"{self.prog}: error: {message}{self._meant(message)}\n")
+
+    def _meant(self, message: str) -> str:
+        if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            return did_you_mean(found[1], list(self._option_string_actions)) or "; --help lists the flags"
+        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            return did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
+        return ""
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """ "; did you mean --rung?", or "" where nothing known is like the word."""
+    close = difflib.get_close_matches(word, known, 1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -15,12 +15,13 @@ import time
 from dataclasses import dataclass, replace
 from statistics import median
 
-from labkit.bench.commands.arguments import BATCH, COUNT, ServedFlags, real_number, rounds_flag
+from labkit.bench.commands.arguments import BATCH, COUNT, ServedFlags, rounds_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.http import Readers, ServerCommand, Sides
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.engine.device import pick_device
+from labkit.flag_types import real_number
 from labkit.results.http import SIDES, HttpRun
 from labkit.results.record import Record
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is

@@ -4,20 +4,29 @@ Index tensors exist already, so this is the kernel and its launch alone. GB/s co
 once and written once.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.append_time import BATCH_SIZES, time_appends
+from labkit import kernels
 from labkit.bench.commands.arguments import COUNT, DeviceFlags, batch_sizes_flag
 from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.targets import record_if_asked
-from labkit.bench.limit import measure_bandwidth
+from labkit.bench.limit import launcher, measure_bandwidth, synchronize, timed
 from labkit.engine.device import pick_device
-from labkit.results import AppendTime
+from labkit.kvcache.kv_write import runs_triton
+from labkit.results.kernel_times import AppendTime
 
+H, D, BLOCK_SIZE, LAYERS = 12, 64, 64, 12  # GPT-2's, written in turn
+BATCH_SIZES = tuple(2**i for i in range(12))  # 1 to 2048
 SMALL_SIZES = (1, 8, 64)  # on a CPU
+ROUNDS = 10
 
 
 @dataclass
@@ -46,11 +55,74 @@ def run(args: Settings) -> None:
 def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
     """A row per batch size: microseconds of each path, and the rate of the fastest."""
     rows: dict[int, dict[str, float]] = {}
-    for time in times:
-        row = rows.setdefault(time.batch_size, {})
-        row[f"{time.path} (µs)"] = round(time.device_us, 2)
+    for made in times:
+        row = rows.setdefault(made.batch_size, {})
+        row[f"{made.path} (µs)"] = round(made.device_us, 2)
     for batch_size, row in rows.items():
-        best = max(time.rate for time in times if time.batch_size == batch_size)
+        best = max(made.rate for made in times if made.batch_size == batch_size)
         row["best, GB/s"] = round(best / 1e9, 1)
         row["best, % of copy"] = round(100 * best / bandwidth, 1)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("B")
+
+
+def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[Callable[[], None]]], int]:
+    """By path, one call per layer, all writing the same tokens; and the bytes that one call moves."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    k_cache, v_cache = (
+        torch.zeros(LAYERS, batch_size, H, BLOCK_SIZE, D, device=device, dtype=dtype) for _ in range(2)
+    )
+    # [B, 3, H, D]: keys and values are views of one tensor, as the model makes them
+    qkv = torch.randn(LAYERS, batch_size, 3, H, D, device=device).to(dtype)
+    batch_idx = torch.arange(batch_size, dtype=torch.int32, device=device)
+    block_idx = torch.randperm(batch_size, device=device).int()
+    pos = torch.full((batch_size,), 5, dtype=torch.int32, device=device)
+
+    def calls(write: Callable, *indices: Tensor | int) -> list[Callable[[], None]]:
+        return [
+            partial(write, k_cache[i], v_cache[i], qkv[i, :, 1], qkv[i, :, 2], *indices)
+            for i in range(LAYERS)
+        ]
+
+    on_triton = runs_triton(device)
+    generic = kernels.kv_append_triton if on_triton else kernels.kv_append_plain
+    full_batch = kernels.kv_append_triton_full_batch if on_triton else kernels.kv_append_full_batch_plain
+    identity_pos = (
+        kernels.kv_append_triton_identity_pos if on_triton else kernels.kv_append_identity_pos_plain
+    )
+    paths = {
+        "indexed": calls(kernels.kv_append_plain, batch_idx, block_idx, pos),
+        "generic": calls(generic, batch_idx, block_idx, pos),
+        "full_batch": calls(full_batch, block_idx, 5),
+        "identity_pos": calls(identity_pos, block_idx, pos),
+    }
+    return paths, 2 * 2 * batch_size * H * D * qkv.element_size()
+
+
+@torch.inference_mode()
+def time_appends(batch_size: int, device: torch.device, repeats: int) -> list[AppendTime]:
+    """Time every form of the write at one batch size, in turn.
+
+    There are `repeats` measurements of each, over ROUNDS times all layers.
+    """
+    paths, num_bytes = append_calls(batch_size, device)
+    launches = {path: launcher(calls, device, ROUNDS) for path, calls in paths.items()}
+    per_call = ROUNDS * LAYERS
+    on_device: dict[str, list[float]] = {path: [] for path in paths}
+    on_host: dict[str, list[float]] = {path: [] for path in paths}
+    for _ in range(repeats):
+        for path, calls in paths.items():
+            on_device[path].append(timed(launches[path], device) / per_call)
+            on_host[path].append(time_launches(calls, device) / LAYERS)
+    return [
+        AppendTime(path, batch_size, tuple(on_device[path]), tuple(on_host[path]), num_bytes)
+        for path in paths
+    ]
+
+
+def time_launches(calls: list[Callable[[], None]], device: torch.device) -> float:
+    """Seconds that the host takes to make all calls, without waiting for what they launch on a GPU."""
+    synchronize(device)
+    started = time.perf_counter()
+    for call in calls:
+        call()
+    return time.perf_counter() - started

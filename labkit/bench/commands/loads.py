@@ -10,7 +10,7 @@ reason.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -39,7 +39,7 @@ from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.model import LanguageModel, ModelConfig
 from labkit.results.kernels import kernels_per_step
-from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
+from labkit.results.peers import LoadLimit, LoadRun, LoadsRecord
 
 RUNGS = ("05", "08", "09", "10")
 LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
@@ -94,9 +94,14 @@ def run(args: Settings) -> None:
     record = record_of(args)
     print(f"{model}, {args.num_requests} requests, tokens per second by the wall clock")
     print(record.table().to_string())
-    print(f"Memory: {bandwidth}; {floor_in_words(record)}")
+    chain = "no limit by a chain of kernels: a CPU runs none"
+    if record.chain_seconds is not None:
+        chain = f"a chain of {record.kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} µs"
+    print(f"Memory: {bandwidth}; {chain}")
     print(f"Arrivals, {args.rate:g} per second:\n{record.latency_table().to_string()}")
-    print_left_out(left_out)
+    for name, reasons in left_out.items():
+        for engine, reason in reasons.items():
+            print(f"Left out of {name}: {engine} ({reason})")
     write_own(record, path)
 
 
@@ -159,17 +164,3 @@ def prompt_flops(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> float
         flops += forward_flops(config, new, len(prompt)) if new else 0.0
         before = prompt
     return flops
-
-
-def floor_in_words(record: LoadsRecord) -> str:
-    """The chain of kernels, or why there is none."""
-    if record.chain_seconds is None:
-        return "no limit by a chain of kernels: a CPU runs none"
-    return f"a chain of {record.kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} µs"
-
-
-def print_left_out(left_out: Mapping[str, Mapping[str, str]]) -> None:
-    """Print which engine did not run which load, and why."""
-    for name, reasons in left_out.items():
-        for engine, reason in reasons.items():
-            print(f"Left out of {name}: {engine} ({reason})")

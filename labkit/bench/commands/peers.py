@@ -21,7 +21,7 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.targets import own_target, write_own
-from labkit.bench.limit import DecodeLimit, measure_bandwidth
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.peers import (
     COMPILED,
     CONTINUOUS,
@@ -30,7 +30,6 @@ from labkit.bench.peers import (
     STATIC,
     VLLM,
     PeerRun,
-    PeerRuns,
     run_peers,
 )
 from labkit.bench.record import make_record
@@ -86,7 +85,17 @@ def run(args: Settings) -> None:
     }
     in_one_batch = len(workload.requests) <= workload.scheduler.max_batch_size
     samples = [
-        peer_sample(name, made, ran, limit, in_one_batch) for name, runs in ran.runs.items() for made in runs
+        PeerSample(
+            engine=name,
+            seconds=made.seconds,
+            first_token_seconds=made.first_token_seconds,
+            tokens=made.tokens,
+            decode_tokens_per_second=decode_rate(made, in_one_batch),
+            equal_requests=ran.equal_requests(made),
+            limit_seconds=limit.seconds,
+        )
+        for name, runs in ran.runs.items()
+        for made in runs
     ]
     record = make_record("peers", workload.model.device, bandwidth, settings, samples)
     print(record.table().join(record.comparison_table(f"labkit {args.rungs[-1]}")).to_string())
@@ -101,19 +110,6 @@ def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
     if run.first_token_seconds is None or not in_one_batch or run.tokens == len(run.token_ids):
         return None
     return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
-
-
-def peer_sample(name: str, run: PeerRun, ran: PeerRuns, limit: DecodeLimit, in_one_batch: bool) -> PeerSample:
-    """A run of the engine `name` as a record holds it."""
-    return PeerSample(
-        engine=name,
-        seconds=run.seconds,
-        first_token_seconds=run.first_token_seconds,
-        tokens=run.tokens,
-        decode_tokens_per_second=decode_rate(run, in_one_batch),
-        equal_requests=ran.equal_requests(run),
-        limit_seconds=limit.seconds,
-    )
 
 
 def peer_versions() -> dict[str, str]:

@@ -23,7 +23,7 @@ from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.peers.rungs import step_through
+from labkit.bench.peers.run import step_through
 from labkit.bench.record import make_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams, SchedulerConfig

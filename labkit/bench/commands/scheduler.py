@@ -22,6 +22,9 @@ from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.results.runs import Run, RungRun, total_paths
+from labkit.watch import steady_decode
+
+TRACED_STEPS = 5
 
 
 @dataclass
@@ -115,7 +118,9 @@ def finish(
     if args.profile and not args.interrupted:
         path = args.profile / f"{kind}_rung{args.rung}.json"
         prompts = workload.prompt_ids()[: workload.scheduler.max_batch_size]
-        write_trace(engine, prompts, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10):
+            write_trace(engine, TRACED_STEPS, path)
         print(f"Trace of five decode steps: {path}")
 
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkit.bench.commands.arguments import COUNT, RunFlags, real_number, whole_number, workload_of
+from labkit.bench.commands.arguments import COUNT, RunFlags, workload_of
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.scheduler import finish, print_limit, repeat
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.streaming import CONSUMERS, Traffic, run_streaming
 from labkit.bench.workload import Workload
 from labkit.errors import OptionError
+from labkit.flag_types import real_number, whole_number
 from labkit.ladder import LADDER
-from labkit.results.latency import PERCENTILES
-from labkit.results.runs import Run
+from labkit.results.runs import PERCENTILES, Run
 
 AN_HOUR = 3_600_000  # milliseconds
 MOST_THREADS = 10_000

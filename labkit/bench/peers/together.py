@@ -22,8 +22,7 @@ from labkit.bench.peers.generate import (
     quiet_transformers,
     with_padded_vocabulary,
 )
-from labkit.bench.peers.run import CannotServeError, Peer, PeerRun
-from labkit.bench.peers.rungs import labkit_peer
+from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, labkit_peer
 from labkit.bench.peers.vllm import VLLM, vllm_peer
 from labkit.bench.workload import Workload
 from labkit.engine.device import default_dtype, pick_device

@@ -6,7 +6,7 @@ import pandas as pd
 
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results import AttentionTimeRecord
-from labkit.results.attention_time import ONE_PROGRAM
+from labkit.results.kernel_times import ONE_PROGRAM
 
 # --- how many programs of a kernel a GPU holds at a time, and what that means for its memory -----------
 

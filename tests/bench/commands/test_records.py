@@ -13,19 +13,22 @@ pytestmark = pytest.mark.slow
 
 PATHS = ("indexed", "generic", "full_batch", "identity_pos")
 ON_CPU = "--model data/tiny-gpt2 --device cpu"
-RUNS = {  # the command line, what it prints, the fields of each sample, and their values
+# The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
+RUNS = {
     "attention": (
         *("--device cpu --batch-sizes 1,2 --contexts 3,70 --repeats 2", "% of copy"),
-        *(("batch_size", "context_len"), [(1, 3), (1, 70), (2, 3), (2, 70)]),
+        ("batch_size", "context_len", "seconds", "num_bytes"),  # keys and values of GPT-2's heads, in float32
+        [(b, t, 2, 2 * b * t * 12 * 64 * 4) for b in (1, 2) for t in (3, 70)],
     ),
     "host-time": (
         *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "00 step"),
-        *(("rung", "batch_size"), [(rung, b) for rung in LADDER for b in (1, 1, 2, 2)]),
+        ("rung", "batch_size", "step_seconds"),
+        [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
     ),
     "kv-append": (
         *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (µs)"),
-        ("batch_size", "path", "num_bytes"),  # keys and values, read and written
-        [(b, path, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
+        ("batch_size", "path", "device_seconds", "host_seconds", "num_bytes"),  # read and written
+        [(b, path, 2, 2, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
     ),
     "ladder": (
         *(f"{TINY} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
@@ -52,7 +55,8 @@ def test_a_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_p
     recorded = json.loads((tmp_path / "out.json").read_text())
     record_of(recorded, "out")
     assert recorded["kind"] == command.replace("-", "_")
-    assert [tuple(sample[field] for field in fields) for sample in recorded["samples"]] == expected
+    samples = [[sample[field] for field in fields] for sample in recorded["samples"]]
+    assert [tuple(len(v) if isinstance(v, list) else v for v in values) for values in samples] == expected
 
 
 def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(

@@ -1,21 +1,31 @@
-"""A run counts tokens as ids; a workload that cannot be served is refused with a sentence."""
+"""labkit as a peer: its tokens, and the times that a client sees."""
 
 from dataclasses import replace
 
 import pytest
-from peer_workloads import ALMOST_GREEDY, DRAWS, with_params, workload
+from peer_workloads import RAGGED, arriving, expected, workload
 
-from labkit import SamplingParams
-from labkit.bench.peers.run import CannotServeError, PeerRun, one_rule
+from labkit.bench.peers.run import labkit_peer
+from labkit.engine.config import CacheConfig
 
-
-def test_tokens_are_counted_as_ids():
-    run = PeerRun(2.0, 0.5, ((1, 2, 3), (4,)))
-    assert (run.tokens, run.tokens_per_second) == (4, 2.0)
+pytestmark = pytest.mark.slow
 
 
-def test_seeds_and_lengths_may_differ_but_not_the_rule():
-    work = with_params(workload(), DRAWS, replace(DRAWS, seed=9), replace(DRAWS, max_new_tokens=2))
-    assert one_rule(work) == SamplingParams(1, temperature=0.8, top_p=0.95, stop_on_eos=False)
-    with pytest.raises(CannotServeError, match="these have several"):
-        one_rule(with_params(workload(), DRAWS, DRAWS, ALMOST_GREEDY))
+@pytest.mark.parametrize("rung", ["05", "10"])
+def test_requests_that_arrive_later_are_waited_for_and_felt(rung):
+    work = arriving(workload(RAGGED, 5), gap=0.05)
+    run = labkit_peer(work, rung)()
+    assert run.token_ids == expected(work)
+    assert run.seconds > 0.1  # the last request came then
+    assert len(run.ttft) == 3 and len(run.itl) == 3 * 4 and min(run.ttft) > 0 and min(run.itl) >= 0
+
+
+def test_every_run_begins_without_prefixes():
+    prompts = ((*range(130), 1), (*range(130), 2))
+    work = replace(workload(prompts), cache=CacheConfig(16, prefix_cache=True))
+    peer = labkit_peer(work, "10")
+    engine = peer.args[1]
+    assert peer().token_ids == peer().token_ids == expected(work)
+    reused = engine.stats().counters.reused_tokens
+    peer()
+    assert engine.stats().counters.reused_tokens - reused == reused // 2

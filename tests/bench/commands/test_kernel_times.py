@@ -1,8 +1,10 @@
-"""The K/V write by itself: every path writes the same tokens, and times become rates."""
+"""`kv-append` and `attention`: every form writes the same tokens, and rates stand beside that of a copy."""
 
 import torch
 
-from labkit.bench.append_time import BLOCK_SIZE, LAYERS, D, H, append_calls, time_appends
+from labkit.bench.commands.attention import attention_table
+from labkit.bench.commands.kv_append import BLOCK_SIZE, LAYERS, D, H, append_calls
+from labkit.results import AttentionTime
 
 CPU = torch.device("cpu")
 PATHS = ["indexed", "generic", "full_batch", "identity_pos"]
@@ -26,8 +28,11 @@ def test_every_path_writes_the_same_tokens_once_per_layer():
             assert all(map(torch.equal, pair, expected)), path
 
 
-def test_each_path_is_measured_as_often_as_asked_for():
-    times = time_appends(2, CPU, repeats=3, rounds=1)
-    assert [(time.path, time.batch_size) for time in times] == [(path, 2) for path in PATHS]
-    assert all(len(time.device_seconds) == len(time.host_seconds) == 3 for time in times)
-    assert all(seconds > 0 for time in times for seconds in time.device_seconds + time.host_seconds)
+def test_the_table_holds_each_kernels_rate_against_a_copys():
+    times = [
+        AttentionTime(kernel, 8, 900, splits, (us * 1e-6,) * 3, num_bytes=2000)
+        for kernel, splits, us in (("one_program", 1, 4.0), ("split", 8, 2.0))
+    ]
+    table = attention_table(times, bandwidth=4e9)
+    assert table.loc[(8, 900, "one_program")].tolist() == [1, 4.0, 12.5]
+    assert table.loc[(8, 900, "split")].tolist() == [8, 2.0, 25.0]

@@ -1,0 +1,170 @@
+"""How long kernels take by themselves: the K/V write in each of its forms, attention, and measured tiles."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from labkit.results.record import Record, Sample
+from labkit.results.typed import Count, Positive, Some
+
+Numbers = Some[Count]  # block_m, _n, _k, split_k, num_warps, num_stages, and whether there is a ring: 0 or 1
+ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels of attention
+
+
+def median_us(seconds: Some[Positive]) -> float:
+    """Microseconds, the median."""
+    return 1e6 * float(np.median(seconds))
+
+
+@dataclass(frozen=True)
+class AppendTime(Sample):
+    """Seconds that one layer's write of new keys and values takes for `batch_size` requests, by measurement.
+
+    path: the form of the write, such as "full_batch".
+    """
+
+    path: str
+    batch_size: Count
+    device_seconds: Some[Positive]  # on the GPU alone, launched by a replayed CUDA graph; on a CPU, all
+    host_seconds: Some[Positive]  # to launch it from Python, checks included
+    num_bytes: Count  # new keys and values, read once and written once
+
+    @property
+    def device_us(self) -> float:
+        """Microseconds of the write on the GPU, the median; on a CPU, all of the call."""
+        return median_us(self.device_seconds)
+
+    @property
+    def host_us(self) -> float:
+        """Microseconds that the host takes to launch the write, the median."""
+        return median_us(self.host_seconds)
+
+    @property
+    def rate(self) -> float:
+        """Bytes moved per second."""
+        return self.num_bytes / float(np.median(self.device_seconds))
+
+
+@dataclass(frozen=True)
+class AppendTimeRecord(Record):
+    """What `python -m labkit.bench kv-append` recorded: an AppendTime per path and batch size."""
+
+    samples: Some[AppendTime]
+
+
+@dataclass(frozen=True)
+class AttentionTime(Sample):
+    """Seconds that one layer's attention and K/V write take, by measurement; on a GPU launched by a graph.
+
+    Each of `batch_size` requests has `context_len` tokens in the cache; `splits` programs work per request
+    and head.
+    """
+
+    kernel: str  # ONE_PROGRAM or SPLIT
+    batch_size: Count
+    context_len: Count
+    splits: Count
+    seconds: Some[Positive]
+    num_bytes: Count  # of keys and values in the cache, read once
+
+    ALSO: ClassVar[tuple[str, ...]] = ("us",)
+
+    @property
+    def us(self) -> float:
+        """Microseconds of the attention and the write, the median."""
+        return median_us(self.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Bytes of keys and values read per second, at the median."""
+        return self.num_bytes / float(np.median(self.seconds))
+
+
+@dataclass(frozen=True)
+class AttentionTimeRecord(Record):
+    """What `python -m labkit.bench attention` recorded: an AttentionTime per kernel, batch size and length.
+
+    In JSON each sample repeats the copy bandwidth.
+    """
+
+    samples: Some[AttentionTime]
+
+    def to_dict(self) -> dict:
+        """The JSON form of the record, with the copy bandwidth in each sample."""
+        raw = super().to_dict()
+        for sample in raw["samples"]:
+            sample["copy_bytes_per_second"] = self.bandwidth
+        return raw
+
+
+@dataclass(frozen=True)
+class TunedTile(Sample):
+    """The fastest tile of a product [rows, K] x [K, N]: a sample of a TilesRecord.
+
+    today: the tile that was taken before; if it was as fast, `tile` is the same. seconds: of a launch whose
+    weights are not in the GPU's cache, by measurement. num_tried: tiles beside today's.
+    """
+
+    product: str
+    N: Count
+    K: Count
+    rows: Count
+    today: Numbers
+    today_seconds: Some[Positive]
+    tile: Numbers
+    seconds: Some[Positive]
+    num_tried: Count
+
+    @property
+    def today_us(self) -> float:
+        """Microseconds of a launch with today's tile, the median."""
+        return median_us(self.today_seconds)
+
+    @property
+    def us(self) -> float:
+        """Microseconds of a launch with the fastest tile, the median."""
+        return median_us(self.seconds)
+
+    @property
+    def gain(self) -> float:
+        """Today's time over the found tile's; 1 where today's stays."""
+        return self.today_us / self.us
+
+
+def tiles_table(samples: tuple[TunedTile, ...]) -> pd.DataFrame:
+    """A row per product and number of rows: today's tile, the fastest, and how much faster it is."""
+    rows = [
+        (
+            s.product,
+            s.rows,
+            *in_words(s.today, s.today_us),
+            *in_words(s.tile, s.us),
+            f"×{s.gain:.2f}",
+            s.num_tried,
+        )
+        for s in samples
+    ]
+    columns = ["product", "rows", "today", "µs", "best", "µs", "gain", "tried"]
+    return pd.DataFrame(rows, columns=columns).set_index(columns[:2])
+
+
+def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
+    """A tile as "16 x 64 x 128, split 2, 4 warps, 5 stages", and its time."""
+    block_m, block_n, block_k, split_k, num_warps, num_stages, *ring = tile
+    split = f", split {split_k}" if split_k > 1 else ""
+    form = ", ring" if any(ring) else ""
+    return (
+        f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages{form}",
+        f"{us:.2f}",
+    )
+
+
+@dataclass(frozen=True)
+class TilesRecord(Record):
+    """What `python -m labkit.bench tune` recorded: a TunedTile per product and number of rows."""
+
+    samples: Some[TunedTile]
+
+    SETTINGS: ClassVar[dict[str, Any]] = {"seconds": Count, "dtype": str}  # of the search, at most
