@@ -53,11 +53,15 @@ class Exercise:
         arguments must be as they were.
     """
 
-    name: str
     solution: Callable
     draw: Callable[[random.Random], dict[str, Any]]
     contract: str
     play: Callable[..., dict[str, Any]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The solution's, which verdicts begin with."""
+        return self.solution.__name__
 
     def grade(self, attempt: Callable) -> Verdict:
         """Not attempted, right, or the shortest call that goes wrong and how. It never raises."""

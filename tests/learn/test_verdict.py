@@ -36,7 +36,7 @@ def test_what_fits_stays_on_one_line():
 def test_whatever_is_said_of_the_readers_work_is_printed_so():
     """The question of a prediction, the verdict on an exercise, a gate's report."""
     question = Prediction("Rows made anew per step, on average, with 64 requests of 12 layers", "rows")
-    exercise = Exercise("add", sum, lambda rng: {"numbers": list(range(30))}, "The sum of all " * 5)
+    exercise = Exercise(sum, lambda rng: {"numbers": list(range(30))}, "The sum of all " * 5)
     report = Report(False, LONG)
     for said in (question.score(12), exercise.grade(lambda numbers: 0), report):
         lines = str(said).splitlines()

@@ -19,7 +19,6 @@ def draw_launches(rng: random.Random) -> dict[str, Any]:
 
 
 KERNEL_BEGINS = Exercise(
-    name="kernel_begins",
     solution=kernel_begins,
     draw=draw_launches,
     contract="A kernel begins when it has been launched and the kernel before it has ended, whichever is "
@@ -48,7 +47,6 @@ def draw_chain(rng: random.Random) -> dict[str, Any]:
 
 
 STEP_TIME = Exercise(
-    name="step_time",
     solution=step_time,
     draw=draw_chain,
     contract="Without a read-back a step takes as long as its slower side, host or GPU. With one, nothing "

@@ -43,7 +43,6 @@ def draw_sequence(rng: random.Random) -> dict[str, Any]:
 
 
 LOCATE = Exercise(
-    name="locate",
     solution=locate,
     draw=draw_position,
     contract="Divide the position by the block size: the quotient picks the entry of the table, the "
@@ -51,7 +50,6 @@ LOCATE = Exercise(
 )
 
 BLOCKS_TAKEN = Exercise(
-    name="blocks_taken",
     solution=blocks_taken,
     draw=draw_sequence,
     contract="A full last block, or none, needs a new block (a full block is never written again, so "

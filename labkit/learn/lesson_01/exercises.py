@@ -98,7 +98,6 @@ def draw_list(rng: random.Random) -> dict[str, Any]:
 
 
 BREAK_THE_ROW = Exercise(
-    name="break_the_row",
     solution=break_the_row,
     draw=draw_list,
     contract="The row must be stale after your moves: its signature is the same, and some block before the"

@@ -121,7 +121,6 @@ def draw_step(rng: random.Random) -> dict[str, Any]:
 
 
 BLOCKS_FOR_A_STEP = Exercise(
-    name="blocks_for_a_step",
     solution=blocks_for_a_step,
     draw=draw_step,
     contract="A request whose last block is full, or which has none, needs one block. If the block has "
@@ -161,7 +160,6 @@ def plan(
 
 
 PLAN = Exercise(
-    name="plan",
     solution=plan,
     draw=draw_sharers,
     contract="A full block, or none: take a new one. Room and one holder left: write in place. Room and "

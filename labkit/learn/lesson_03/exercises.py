@@ -48,7 +48,6 @@ def draw_program(rng: random.Random) -> dict[str, Any]:
 
 STARTS = "a program starts at its request's block, its head and its slot, each times its own stride"
 OFFSETS = Exercise(
-    name="offsets",
     solution=offsets,
     draw=draw_program,
     contract="Of its BLOCK_D lanes only those with d < D store. Return the offsets, lowest first.",
@@ -92,7 +91,6 @@ def draw_requests(rng: random.Random) -> dict[str, Any]:
 
 
 FULL_BATCH_STEPS = Exercise(
-    name="full_batch_steps",
     solution=full_batch_steps,
     draw=draw_requests,
     contract="A step is on the full-batch path if all requests that still have steps left write at the "

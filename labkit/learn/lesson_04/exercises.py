@@ -31,7 +31,6 @@ def draw_slot_mapping(rng: random.Random) -> dict[str, Any]:
 
 
 SLOT_MAPPING = Exercise(
-    name="slot_mapping",
     solution=slot_mapping,
     draw=draw_slot_mapping,
     contract="Begin with -1 for every row of the batch. Entry i of block_idx and pos belongs to row "

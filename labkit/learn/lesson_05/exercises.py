@@ -73,7 +73,6 @@ def draw_append_tokens(rng: random.Random) -> dict[str, Any]:
 
 
 APPEND_TOKENS = Exercise(
-    name="append_tokens",
     solution=append_tokens,
     draw=draw_append_tokens,
     contract="Collect the slots of all tokens, write them in one call, and count only after the write: a "

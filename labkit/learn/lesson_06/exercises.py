@@ -108,7 +108,6 @@ def draw_send_all(rng: random.Random) -> dict[str, Any]:
 
 
 SEND_ALL = Exercise(
-    name="send_all",
     solution=send_all,
     draw=draw_send_all,
     contract="Fill a buffer, then ask for a copy of as many values as the message has. The buffers take "
@@ -153,7 +152,6 @@ def draw_next_places(rng: random.Random) -> dict[str, Any]:
 
 
 NEXT_PLACES = Exercise(
-    name="next_places",
     solution=next_places,
     draw=draw_next_places,
     contract="Look up the row's slot, then that slot's length. The number of full blocks picks the entry "

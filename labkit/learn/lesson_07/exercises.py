@@ -69,7 +69,6 @@ def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
 
 
 APPEND_ALL_LAYERS = Exercise(
-    name="append_all_layers",
     solution=append_all_layers,
     draw=draw_append_all_layers,
     contract="In every layer, a request's new key goes right after its tokens, and nothing else is written.",
@@ -106,7 +105,6 @@ def draw_blocks_needed(rng: random.Random) -> dict[str, Any]:
 
 
 BLOCKS_NEEDED = Exercise(
-    name="blocks_needed",
     solution=blocks_needed,
     draw=draw_blocks_needed,
     contract="A sequence needs a block if it has none, if its last one is full, or if others still hold "

@@ -121,7 +121,6 @@ def draw_replays(rng: Random) -> dict[str, object]:
 
 
 MOVE_ON = Exercise(
-    name="move_on",
     solution=move_on,
     draw=draw_replays,
     contract="In every replay the mapped slots, and only those, move on by one token and remember their "
@@ -163,7 +162,6 @@ def draw_load(rng: Random) -> dict[str, object]:
 
 
 CHOOSE_SIZES = Exercise(
-    name="choose_sizes",
     solution=choose_sizes,
     draw=draw_load,
     contract="Among all choices of at most `num_sizes` buckets with room for the largest batch, find the "

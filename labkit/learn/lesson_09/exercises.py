@@ -41,7 +41,6 @@ def _part(rng: Random, num_tokens: int, head_size: int, middle: int, spread: int
 
 
 JOIN = Exercise(
-    name="join",
     solution=join,
     draw=draw_two_parts,
     contract="Bring both parts, acc and total, to the larger of the two largest scores: multiply by "
@@ -86,7 +85,6 @@ def draw_layer(rng: Random) -> dict[str, object]:
 
 
 FOLD = Exercise(
-    name="fold",
     solution=fold,
     draw=draw_layer,
     contract="Column k of the weight is multiplied by norm_weight[k] and rounded to multiples of `unit`; "

@@ -50,13 +50,14 @@ def check_numbers(
         )
 
 
-def _device() -> torch.device:
+def device() -> torch.device:
+    """Where kernels run here."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _numbers(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator).to(_device())
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers, the same on every device."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device())
 
 
 # --- a product in tiles ---------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def _prove_product(kernel: Any) -> None:
     require_triton()
     check_precision(kernel)
     for (M, N, K), hint in PRODUCT_CASES:
-        x, weight = _numbers(M, K), _numbers(N, K, seed=1)
+        x, weight = drawn(M, K), drawn(N, K, seed=1)
         expected = (x.double() @ weight.double().T).float()
         made = launch_product(kernel, x, weight)
         where = f"with x [{M}, {K}] and a weight [{N}, {K}]"
@@ -143,7 +144,7 @@ class Rows(NamedTuple):
 
 
 def _rows() -> Iterator[Rows]:
-    normal = _numbers(3, 40)
+    normal = drawn(3, 40)
     normal = (normal - normal.mean(1, keepdim=True)) / normal.std(1, correction=0, keepdim=True)
     yield Rows(
         "rows of mean 0 and variance 1",
@@ -168,7 +169,7 @@ def _rows() -> Iterator[Rows]:
     )  # fmt: skip
     yield Rows("a GELU after it", 2 * normal + 1, 40, True, "GELU comes last.")
     yield Rows(
-        "3 parts per row, the last one shorter", _numbers(20, 40) + torch.arange(40, device=_device()) / 9,
+        "3 parts per row, the last one shorter", drawn(20, 40) + torch.arange(40, device=device()) / 9,
         16, False,
         "Parts differ in their means: weight each mean by its count. Then add to the squares, for each part, "
         "its count times the squared distance of its mean from the row's.",
@@ -181,8 +182,8 @@ def _rows() -> Iterator[Rows]:
 
 
 def _layer_of(K: int, N: int = 200) -> NormLinear:
-    norm = 1 + 0.2 * _numbers(K, seed=1), 0.2 * _numbers(K, seed=2)
-    return fold_layer_norm(*norm, 1e-5, _numbers(N, K, seed=3) * K**-0.5, _numbers(N, seed=4))
+    norm = 1 + 0.2 * drawn(K, seed=1), 0.2 * drawn(K, seed=2)
+    return fold_layer_norm(*norm, 1e-5, drawn(N, K, seed=3) * K**-0.5, drawn(N, seed=4))
 
 
 def check_norm_linear(kernel: Any) -> Report:
@@ -231,9 +232,9 @@ def check_merge(kernel: Any) -> Report:
 def _prove_merge(kernel: Any) -> None:
     require_triton()
     for numbers, hint in MERGE_CASES:
-        largest = torch.tensor([numbers, numbers[::-1]], device=_device())  # two rows
-        totals = 1 + _numbers(*largest.shape).abs()
-        accs = 3 * _numbers(*largest.shape, 20, seed=1)
+        largest = torch.tensor([numbers, numbers[::-1]], device=device())  # two rows
+        totals = 1 + drawn(*largest.shape).abs()
+        accs = 3 * drawn(*largest.shape, 20, seed=1)
         empty = largest == EMPTY
         totals[empty], accs[empty] = 0.0, 0.0
         expected = merge_plain(largest.double(), totals.double(), accs.double())

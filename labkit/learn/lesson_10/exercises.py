@@ -66,7 +66,6 @@ def draw_events(rng: Random) -> dict[str, object]:
 
 
 DELIVER = Exercise(
-    name="deliver",
     solution=deliver,
     draw=draw_events,
     contract="A token is handed out if its request is still in the session that it had at the launch and "
@@ -94,7 +93,6 @@ def draw_times(rng: Random) -> dict[str, int]:
 
 
 HANDED_OUT_AT = Exercise(
-    name="handed_out_at",
     solution=handed_out_at,
     draw=draw_times,
     contract="The host launches what is due, waits until the oldest unread step has ended, and accepts its"

@@ -29,7 +29,6 @@ def draw_kernels(rng: Random) -> dict[str, object]:
 
 
 LANES_END = Exercise(
-    name="lanes_end",
     solution=lanes_end,
     draw=draw_kernels,
     contract="A kernel begins when the one before it in its lane has ended, and waits. Then it asks for "
@@ -73,7 +72,6 @@ def draw_streams(rng: Random) -> dict[str, object]:
 
 
 READ_TOO_EARLY = Exercise(
-    name="read_too_early",
     solution=read_too_early,
     draw=draw_streams,
     contract="A launch waits for everything before it in its own stream, and for everything that its "

@@ -21,7 +21,6 @@ def draw_bits(rng: Random) -> dict[str, int]:
 
 
 IN_ORDER = Exercise(
-    name="in_order",
     solution=in_order,
     draw=draw_bits,
     contract="The lowest 15 bits count a value's distance from 0 in steps of one float; the highest bit is"
@@ -60,7 +59,6 @@ def draw_weights(rng: Random) -> dict[str, object]:
 
 
 KEPT_IDS = Exercise(
-    name="kept_ids",
     solution=kept_ids,
     draw=draw_weights,
     contract="First the k-th largest weight is a cut, and ties with it stay. Then tokens go, the smallest "

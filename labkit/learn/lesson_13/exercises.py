@@ -27,7 +27,6 @@ def draw_row(rng: Random) -> dict[str, object]:
 
 
 WHOSE_ROW = Exercise(
-    name="whose_row",
     solution=whose_row,
     draw=draw_row,
     contract="Prompt p has the rows starts[p] to starts[p + 1] - 1, possibly none. Its first row is its "
@@ -53,7 +52,6 @@ def draw_lengths(rng: Random) -> dict[str, object]:
 
 
 LAST_CHUNKS = Exercise(
-    name="last_chunks",
     solution=last_chunks,
     draw=draw_lengths,
     contract="Chunks are filled without a gap, in the order of the prompts, so count the tokens up to a "

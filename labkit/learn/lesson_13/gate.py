@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from labkit.checks import shown
-from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, SchedulerConfig
+from labkit.engine import CacheConfig, InferenceEngine
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.ladder import LADDER
 from labkit.learn.answers import MOST_ITEMS, plain, size_of
 from labkit.learn.exercise import BrokenContract, check_unchanged
-from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.schedule import Invariant
@@ -22,7 +21,6 @@ from labkit.learn.lesson_13.chunks import InRows
 from labkit.watch.replaced import replaced
 
 BUDGETS = {"prefill_max_tokens": 7, "prefill_chunk_tokens": 4}  # so that most prompts go on in a next chunk
-LONG = tuple(range(1, 42))  # a prompt of many such chunks
 FIELDS = ("starts", "context_lens", "token_ids", "positions")
 NO_PREFIXES = CacheConfig(4, 32, prefix_cache=False)
 
@@ -41,9 +39,6 @@ CASES = (  # prompts, how many of their tokens are computed, and the room of the
     ((A, A), (1, 2), 100),
     ((A, B, C), (0, 0, 0), 8),
 )
-
-
-# --- a chunk ----------------------------------------------------------------------------------------------
 
 
 def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequence[int], room: int) -> Any:
@@ -171,77 +166,11 @@ def chunks_proven(engine: InferenceEngine) -> Iterator[tuple[Invariant, ...]]:
         yield ()
 
 
-# --- a prompt that joins --------------------------------------------------------------------------------
-
-
-@contextmanager
-def while_one_joins(build: Build) -> Iterator[tuple[InferenceEngine, list[int], int]]:
-    """An engine in which two requests run when a long prompt joins: their ids, and its."""
-    scheduler = SchedulerConfig(max_batch_size=4, **BUDGETS)
-    engine = build(small_model(), dtype=torch.float32, cache=NO_PREFIXES, scheduler=scheduler)
-    ids = [engine.add_request(prompt, SamplingParams(40, stop_on_eos=False)) for prompt in ((1, 2), (3,))]
-    while engine.stats().running < len(ids):
-        engine.step()
-    engine.step()  # from here on each step hands out what the one before has launched
-    yield engine, ids, engine.add_request(LONG, SamplingParams(3, stop_on_eos=False))
-
-
-def nobody_waits(build: Build) -> None:
-    """Raise BrokenContract for a step in which a running request gets no token while a prompt joins, and for
-    a prompt that takes more steps than it has chunks."""
-    with while_one_joins(build) as (engine, ids, newcomer):
-        most = -(-len(LONG) // BUDGETS["prefill_chunk_tokens"]) + 1  # its first token is read one step later
-        for number in range(1, most + 1):
-            got = {output.request_id for output in engine.step()}
-            for request_id in ids:
-                if request_id not in got:
-                    raise BrokenContract(
-                        f"running requests get a token in every step while a prompt joins: in step {number} "
-                        f"after its arrival, request {request_id} got none."
-                    )
-        if newcomer not in got:
-            raise BrokenContract(
-                f"a prompt takes as many steps as it has chunks: of {len(LONG)} tokens in chunks of "
-                f"{BUDGETS['prefill_chunk_tokens']}, the first new token was expected in step {most} after "
-                "its arrival, and has not come."
-            )
-
-
-def keys_are_in_place(build: Build) -> None:
-    """Raise BrokenContract if a prompt's keys and values, after its last chunk, are not where they belong."""
-    with while_one_joins(build) as (engine, _, newcomer):
-        session = session_of(engine, newcomer)
-        while engine.stats().joining or engine.stats().waiting:
-            session = session or session_of(engine, newcomer)
-            engine.step()
-        assert session is not None
-        manager, table = session.kv_manager, session.block_ids_per_layer[0]
-        made = keys_and_values(engine.model.network, LONG)
-        for layer_idx in range(manager.num_layers):
-            pool = manager.k_cache[layer_idx], manager.v_cache[layer_idx]
-            for noun, cache, right in zip(("key", "value"), pool, made, strict=True):
-                blocks = cache[torch.tensor(table)].transpose(0, 1).flatten(1, 2)[:, : len(LONG)]
-                token = first_difference(blocks, right[layer_idx])
-                if token is not None:
-                    raise BrokenContract(
-                        f"keys and values are in their own prompt's blocks: layer {layer_idx}, token {token} "
-                        f"of a prompt of {len(LONG)}: its {noun} is not in slot {token % manager.block_size} "
-                        f"of block {table[token // manager.block_size]}, where its row belongs."
-                    )
-
-
-def session_of(engine: InferenceEngine, request_id: int) -> InferenceSession | None:
-    """The session of a request that joins or runs."""
-    joining = {request.request_id: each.session for request, each in engine.scheduler.joining.items()}
-    running = {request.request_id: session for request, session in engine.scheduler.running.items()}
-    return (joining | running).get(request_id)
-
-
 GATE = Gate(
     ("batching",),
     LADDER["12"].options,
     watches=(chunks_proven,),
     samplings=MIXED,
-    trials=(chunks_are_right, nobody_waits, keys_are_in_place),
+    trials=(chunks_are_right,),
     prompt_budgets=BUDGETS,
 )

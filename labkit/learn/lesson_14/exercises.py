@@ -31,7 +31,6 @@ def draw_blocks(rng: Random) -> dict[str, object]:
 
 
 WHICH_GOES = Exercise(
-    name="which_goes",
     solution=which_goes,
     draw=draw_blocks,
     contract="Of the blocks that are no block's parent and that no request holds, the one used longest ago"
@@ -64,7 +63,6 @@ def draw_some_texts(rng: Random) -> dict[str, object]:
 
 
 TOKENS_COMPUTED = Exercise(
-    name="tokens_computed",
     solution=tokens_computed,
     draw=draw_some_texts,
     contract="What is found is the longest run of full blocks from the beginning of the text that an "

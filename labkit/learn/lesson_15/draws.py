@@ -12,19 +12,10 @@ from torch import Tensor
 
 from labkit.kernels import HeadTransform, NormLinear, paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
+from labkit.learn.lesson_09.proofs import device, drawn
 
 CLOSE = {"rtol": 1e-3, "atol": 1e-3}
 NUM_DRAWS = 5
-
-
-def device() -> torch.device:
-    """Where kernels run here."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def drawn(*shape: int, seed: int) -> Tensor:
-    """Normally distributed numbers, the same on every device."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device())
 
 
 def check_numbers(

@@ -22,13 +22,12 @@ from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
-from labkit.learn.lesson_09.proofs import check_dots, check_precision
+from labkit.learn.lesson_09.proofs import check_dots, check_precision, device
 from labkit.learn.lesson_15.draws import (
     NUM_DRAWS,
     Heads,
     Product,
     check_numbers,
-    device,
     drawn_heads,
     group_lookalikes,
     products,

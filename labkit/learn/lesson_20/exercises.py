@@ -41,7 +41,6 @@ def draw_workload(rng: Random) -> dict[str, int]:
 
 
 LIMIT_BYTES = Exercise(
-    name="limit_bytes",
     solution=limit_bytes,
     draw=draw_workload,
     contract="Count the weights once per step, with batches as full as they can be and at most one token "
@@ -80,7 +79,6 @@ def draw_parts(rng: Random) -> dict[str, dict[str, float]]:
 
 
 NEXT_RUNG = Exercise(
-    name="next_rung",
     solution=next_rung,
     draw=draw_parts,
     contract="Find the part that lies furthest above its floor, in microseconds (a part without a floor "

@@ -227,7 +227,6 @@ def fits(attempt: Callable, patient: str) -> dict[str, Any]:
 
 
 DIAGNOSIS = Exercise(
-    name="diagnose",
     solution=diagnose,
     draw=lambda rng: {"patient": rng.choice(sorted(BROKEN))},
     contract="",

@@ -1,13 +1,12 @@
 """The kernels of the reader's: what each loads and stores, and wrong ones refused by program and place."""
 
-import sys
-
 import pytest
 import torch
+from gate_tests import mistake_tests
 from triton_marks import needs_triton
 
 from labkit.kernels.triton_runtime import TritonStatus, tl, triton
-from labkit.learn import BrokenContract, not_attempted
+from labkit.learn import BrokenContract
 from labkit.learn.before_03 import graders, kernels
 from labkit.learn.before_03.graders import (
     ADD_ONE,
@@ -20,6 +19,7 @@ from labkit.learn.before_03.graders import (
     row_sums_launch,
     run,
 )
+from labkit.paths import ROOT
 
 
 def by_hand(kernel, n=4, **constants):
@@ -110,115 +110,31 @@ def test_compiled_kernels_are_right():
         assert ": right" in exercise.grade(kernel)
 
 
-# --- x + 1 -------------------------------------------------------------------------------------------------
+# --- likely mistakes in the steps ---------------------------------------------------------------------------
 
+_, MASKED, SUMS = range(3)
+INSIDE, GRADE = "    inside = offsets", "grade(my_masked_add_one)"
+UNWRITTEN = "grade(lambda *_: __import__('labkit').learn.not_attempted())"
+MISTAKES = [
+    (MASKED, "tl.program_id(0) * BLOCK + ", "", "out[0] is stored 3 times, by the programs 0, 1, 2"),
+    (MASKED, "offsets < n", "offsets >= 0", "program 2 stores out[10], out[11], but out ends with out[9]"),
+    (MASKED, "+ offsets, mask=inside", "+ offsets", "program 2 loads x[10], x[11], but x ends with x[9]"),
+    (MASKED, "offsets < n", "offsets <= n", "program 2 stores out[10], but out ends with out[9]"),
+    (MASKED, INSIDE, f"    raise SystemExit\n{INSIDE}", "raised SystemExit"),
+    (MASKED, INSIDE, f"    while n > 0:\n        n *= 2\n{INSIDE}", "a program does not end"),
+    (MASKED, GRADE, "grade(None)", "expected a kernel, a function with `@triton.jit`, not None"),
+    (MASKED, GRADE, UNWRITTEN, "add_one: not attempted yet."),
+    (SUMS, "rows[:, None] * stride", "rows[:, None] * 0", "out[1] is 10, expected 26"),
+    (SUMS, "* stride", "* num_columns", "6 apart"),
+    (SUMS, "* stride + columns[None, :]", "+ columns[None, :] * stride", "out[0] is 28"),
+    (SUMS, "columns[None, :] < num_columns", "columns[None, :] >= 0", "3 apart, and 2 programs of 2 rows,"),
+    (SUMS, " & (columns", " and (columns", "Two masks are joined by `&`, with brackets around each."),
+    (SUMS, ", other=0.0", "", "out[0] is nan, expected 6 (4 of 4 are wrong). Where the mask is"),
+]  # fmt: skip
 
-@triton.jit
-def skeleton(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
-
-
-@triton.jit
-def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
-
-
-@triton.jit
-def mask_on_the_store_alone(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1, mask=offsets < n)
-
-
-@triton.jit
-def mask_with_the_end(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = offsets <= n
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=inside) + 1, mask=inside)
-
-
-@triton.jit
-def endless(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    i = 0
-    while i < 1:
-        i *= 2
-
-
-@triton.jit
-def leaves(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    sys.exit()
-
-
-WRONG = {
-    "the skeleton": (skeleton, "out[0] is stored 3 times, by the programs 0, 1, 2"),
-    "no mask": (no_mask, "program 2 stores out[10], out[11], but out ends with out[9]"),
-    "a mask on the store alone": (
-        mask_on_the_store_alone,
-        "program 2 loads x[10], x[11], but x ends with x[9]",
-    ),
-    "a mask with the end": (mask_with_the_end, "program 2 stores out[10], but out ends with out[9]"),
-    "leaves": (leaves, "raised SystemExit"),
-    "endless": (endless, "a program does not end"),
-    "no kernel": (None, "expected a kernel, a function with `@triton.jit`, not None"),
-    "not attempted": (lambda *_: not_attempted(), "add_one: not attempted yet."),
-}
-
-
-@pytest.mark.parametrize(("kernel", "words"), WRONG.values(), ids=WRONG)
-def test_a_wrong_kernel_is_refused_in_words_of_its_own(kernel, words):
-    verdict = ADD_ONE.grade(kernel)
-    assert words in verdict and verdict.startswith("add_one: ") and "right" not in verdict
-
-
-def test_without_a_mask_whole_blocks_are_right():
-    assert ADD_ONE_WHOLE.grade(no_mask) == "add_one: right, all 4 launches."
-
-
-# --- rows --------------------------------------------------------------------------------------------------
-
-
-def rows_kernel(places, inside, other=0.0):
-    """A kernel of row sums, on plain Python, with these places and this mask."""
-
-    def kernel(x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS, BLOCK_COLUMNS):
-        rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        columns = tl.arange(0, BLOCK_COLUMNS)
-        at = places(rows[:, None], columns[None, :], stride, num_columns)
-        on = inside(rows[:, None], columns[None, :], num_rows, num_columns)
-        x = tl.load(x_ptr + at, mask=on, other=other)
-        tl.store(out_ptr + rows, tl.sum(x, axis=1), mask=rows < num_rows)
-
-    return kernel
-
-
-def right_places(r, c, stride, columns):
-    return r * stride + c
-
-
-def right_mask(r, c, rows, columns):
-    return (r < rows) & (c < columns)
-
-
-WRONG_ROWS = {
-    "the first row for all": (
-        lambda r, c, stride, columns: 0 * r + c,
-        right_mask,
-        "out[1] is 10, expected 26",
-    ),
-    "rows without a stride": (lambda r, c, stride, columns: r * columns + c, right_mask, "6 apart"),
-    "rows and columns exchanged": (lambda r, c, stride, columns: c * stride + r, right_mask, "out[0] is 28"),
-    "no mask for columns": (
-        right_places,
-        lambda r, c, rows, columns: (r < rows) & (c >= 0),
-        "With 4 rows of 3 numbers, 3 apart, and 2 programs of 2 rows, out[0] is 10, expected 6",
-    ),
-    "and in place of &": (
-        right_places,
-        lambda r, c, rows, columns: r < rows and c < columns,
-        "Two masks are joined by `&`, with brackets around each.",
-    ),
-}
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
+    ROOT / "notebooks" / "before_03_how_a_gpu_runs_a_kernel.ipynb", MISTAKES
+)
 
 
 @pytest.fixture
@@ -228,28 +144,22 @@ def no_triton(monkeypatch):
     monkeypatch.delattr(graders, "run")
 
 
-@pytest.mark.parametrize(("places", "inside", "words"), WRONG_ROWS.values(), ids=WRONG_ROWS)
-def test_wrong_rows_are_refused(places, inside, words, no_triton):
-    assert words in ROW_SUMS.grade(rows_kernel(places, inside))
+@triton.jit
+def no_mask(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) + 1)
 
 
-def test_a_mask_without_other_leaves_anything_there(no_triton):
-    words = "out[0] is nan, expected 6 (4 of 4 are wrong). Where the mask is off, `tl.load` returns anything"
-    assert words in ROW_SUMS.grade(rows_kernel(right_places, right_mask, other=float("nan")))
+def max_or_zero(x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS, BLOCK_COLUMNS):
+    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    inside = (rows[:, None] < num_rows) & (columns[None, :] < num_columns)
+    x = tl.load(x_ptr + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0)
+    tl.store(out_ptr + rows, tl.max(x, axis=1), mask=rows < num_rows)
 
 
-def test_the_largest_of_negative_numbers_is_not_0():
-    @triton.jit
-    def with_zero(
-        x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
-    ):
-        rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        columns = tl.arange(0, BLOCK_COLUMNS)
-        inside = (rows[:, None] < num_rows) & (columns[None, :] < num_columns)
-        x = tl.load(x_ptr + rows[:, None] * stride + columns[None, :], mask=inside, other=0.0)
-        tl.store(out_ptr + rows, tl.max(x, axis=1), mask=rows < num_rows)
-
-    assert "out[0] is 0, expected -1" in ROW_MAXES.grade(with_zero)
+def test_the_largest_of_negative_numbers_is_not_0(no_triton):
+    assert "out[0] is 0, expected -1" in ROW_MAXES.grade(max_or_zero)
 
 
 # --- Triton's own run --------------------------------------------------------------------------------------
@@ -268,12 +178,9 @@ def test_a_store_around_out_is_noticed_in_tritons_run():
 
 
 def test_without_triton_the_record_alone_decides(no_triton):
-    assert ADD_ONE.grade(kernels.add_one) == "add_one: right, all 6 launches."
-    assert ROW_SUMS.grade(rows_kernel(right_places, right_mask)) == "row_sums: right, all 5 launches."
+    assert ADD_ONE.grade(kernels.add_one.fn) == "add_one: right, all 6 launches."
 
 
 @needs_triton
 def test_a_kernel_without_its_decorator_is_told_so():
-    assert "a kernel has `@triton.jit` above its `def`" in ROW_SUMS.grade(
-        rows_kernel(right_places, right_mask)
-    )
+    assert "a kernel has `@triton.jit` above its `def`" in ADD_ONE.grade(kernels.add_one.fn)

@@ -1,125 +1,41 @@
-"""Lesson 10's gate: tokens read one step behind pass, and wrong ways are refused by what they break."""
+"""Lesson 10's gate: likely mistakes in the hints are refused by what they break, and right ways pass."""
 
 import pytest
-from gate_tests import gate_tests
+from gate_tests import mistake_tests
 
-from labkit.engine.overlap import ReadAtOnce, ReadOneBehind
-from labkit.learn.lesson_10.readback import OneInFlight
-from labkit.learn.lesson_10.traps import AsksWhoRuns
+from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-
-class Made(OneInFlight):
-    """As the lesson's hints have it."""
-
-    def next_tokens(self, running):
-        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
-        self.in_flight = self.launch_behind(step, running)
-        return self.hand_out(step, self.read(step, running), running)
-
-
-class KeepsWhatCannotBeRead(Made):
-    """Undoes the step whose read failed, and not the one after it."""
-
-    def read(self, step, running):
+ORDER, ROWS, GOING_ON = range(3)
+NEXT = "    def next_tokens"
+READ = f"""    def read(self, step, running):
         try:
             return step.read()
         except BaseException:
             step.cancel(running)
             raise
 
+{NEXT}"""
+BEHIND = "        self.in_flight = self.launch_behind(step, running)"
+UNCHECKED = """        going = self.going_on(dict(running), frozenset(step.sessions))
+        self.in_flight = self.decode_step.launch(going) if going else None"""
+STEP = "step = self.in_flight = self.in_flight or self.decode_step.launch(running)"
+FORGOTTEN = "step = self.decode_step.launch(running)\n        self.launch_behind(step, running)"
+IN_ITS_SESSION = "running.get(step.requests[row]) is step.sessions[row]"
+MISTAKES = [
+    (ORDER, NEXT, READ, "the host has counted every launch found request"),
+    (ORDER, "step = self.in_flight = ", "step = ", "a step stays in flight if the launch after it fails"),
+    (ORDER, BEHIND, UNCHECKED, "OutOfBlocksError: layer 0 has no free block"),
+    (ORDER, "hand_out(step,", "hand_out(self.in_flight or step,", "hand_out takes a step and the tokens of"),
+    (ORDER, f"{STEP}\n{BEHIND}", FORGOTTEN, "is_ahead says whether a step is in flight found it is False"),
+    (ROWS, "return [row for", "return [step.requests[row] for", "still_running returns numbers of rows, 0"),
+    (ROWS, IN_ITS_SESSION, "step.requests[row] in running", "it was preempted, and has come back in a new"),
+    (ROWS, IN_ITS_SESSION, "step.sessions[row] in list(running.values())", ""),
+    (GOING_ON, " + (session in in_flight)", "", "step 6 is launched for request 1, whose last token of 2 is"),
+    (GOING_ON, "(session in in_flight)", "1", "every request that has a token to make is launched found"),
+]  # fmt: skip
 
-class ForgetsTheStepIfALaunchFails(OneInFlight):
-    def next_tokens(self, running):
-        step = self.in_flight or self.decode_step.launch(running)
-        self.in_flight = self.launch_behind(step, running)
-        return self.hand_out(step, self.read(step, running), running)
-
-
-class LaunchesPastTheChecks(Made):
-    """Launches by itself those that go on, whatever the device knows of them."""
-
-    def next_tokens(self, running):
-        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
-        going = self.going_on(dict(running), frozenset(step.sessions))
-        self.in_flight = self.decode_step.launch(going) if going else None
-        return self.hand_out(step, self.read(step, running), running)
-
-
-class HandsOutTheNewer(Made):
-    def next_tokens(self, running):
-        step = self.in_flight = self.in_flight or self.decode_step.launch(running)
-        self.in_flight = self.launch_behind(step, running)
-        return self.hand_out(self.in_flight or step, self.read(step, running), running)
-
-
-class ForgetsWhatItLaunched(Made):
-    def next_tokens(self, running):
-        step = self.decode_step.launch(running)
-        self.launch_behind(step, running)
-        return self.hand_out(step, self.read(step, running), running)
-
-
-class RequestsForRows(Made):
-    def still_running(self, step, running):
-        return [request for request in step.requests if request in running]
-
-
-def going_on_by(rule):
-    """A part with a rule for who goes on."""
-
-    class ByARule(Made):
-        def going_on(self, running, in_flight):
-            return {
-                request: session for request, session in running.items() if rule(request, session, in_flight)
-            }
-
-    return ByARule
-
-
-def made(request):
-    return len(request.output_token_ids)
-
-
-def limit(request):
-    return request.params.max_new_tokens
-
-
-COUNTS_NOTHING_IN_FLIGHT = going_on_by(lambda r, s, way: made(r) < limit(r))
-COUNTS_ONE_FOR_ALL = going_on_by(lambda r, s, way: made(r) + 1 < limit(r))
-
-
-class BySession(Made):
-    """A right part."""
-
-    def still_running(self, step, running):
-        sessions = list(running.values())
-        return [row for row, session in enumerate(step.sessions) if session in sessions]
-
-
-GOES = r"a token goes to the session that it was launched for, or to nobody: new token \d+ of request \d+ is "
-TO_A_NEW_SESSION = (
-    rf"{GOES}\d+, expected none so far\. It is from row 1 of step \d+, which was launched for an earlier "
-    r"session of request \d+: it was preempted, .* `still_running` says which rows of a step are handed out\."
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
+    ROOT / "notebooks" / "10_overlap.ipynb", MISTAKES
 )
-AT_A_LIMIT = (
-    r"a limit counts the token in flight: step 6 is launched for request 1, whose last token of 2 is made or "
-    r"in flight already\. .*`going_on`"
-)
-WRONG = {
-    ReadAtOnce: r"the next step is launched before this one is read: step 1 is read while no other is in",
-    KeepsWhatCannotBeRead: r"the host has counted every launch: request \d+ has \d+ tokens, of",
-    AsksWhoRuns: TO_A_NEW_SESSION,
-    ForgetsTheStepIfALaunchFails: r"a step stays in flight if the launch after it fails: .* Keep a step in",
-    LaunchesPastTheChecks: r"OutOfBlocksError: layer 0 has no free block[^`]*`self.in_flight = self",
-    HandsOutTheNewer: r"^readback raised TypeError: hand_out takes a step and the tokens of the same step",
-    RequestsForRows: r"^readback raised TypeError: still_running returns numbers of rows, 0 to 1, not an",
-    COUNTS_NOTHING_IN_FLIGHT: AT_A_LIMIT,
-    COUNTS_ONE_FOR_ALL: r"every request that has a token to make is launched: step 5 is launched without",
-    ForgetsWhatItLaunched: r"is_ahead says whether a step is in flight: it is False, .* Keep the step there",
-}
-RIGHT = (ReadOneBehind, BySession)
-
-
-test_wrong_parts, test_right_parts = gate_tests("10", "readback", WRONG, RIGHT)

@@ -1,12 +1,14 @@
 """A reader's kernel, compiled for a Hopper GPU: what it loads before the wait."""
 
+import inspect
 import re
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 pytest.importorskip("triton")
 
-from labkit.kernels.triton_runtime import tl, triton, triton_status
+from labkit.kernels.triton_runtime import triton_status
 from labkit.learn.lesson_11.machine_code import check_machine_code, held_kernel, held_table, read_machine_code
 
 pytestmark = [
@@ -15,78 +17,17 @@ pytestmark = [
 ]
 
 
-@triton.jit
-def loads_late(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K)
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])
-    x = tl.load(x_ptr + k)
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-@triton.jit
-def reads_x_early(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K)
-    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])
-    x = tl.load(x_ptr + k)
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-@triton.jit
-def never_waits(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K)
-    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])
-    x = tl.load(x_ptr + k)
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-@triton.jit
-def loads_narrow(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = (tl.arange(0, K) * 5) % K
-    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-    x = tl.load(x_ptr + k)
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-@triton.jit
-def forgets_k(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K)
-    weight = tl.load(weight_ptr + n[:, None] + k[None, :])
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-    x = tl.load(x_ptr + k)
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-@triton.jit
-def has_a_typo(x_ptr, weight_ptr, out_ptr, K: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr):
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    k = tl.arange(0, K)
-    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])
-    if EARLY:
-        tl.extra.cuda.gdc_wait_()
-    x = tl.load(x_ptr + k)
-    tl.store(out_ptr + n, tl.sum(weight.to(tl.float32) * x[None, :].to(tl.float32), axis=1))
-
-
-WRONG = {
-    "loads_late": r"a thread has loaded 0 bytes when it waits, expected 128",
-    "reads_x_early": r"x is loaded after the wait: a thread has loaded 144 bytes .* weights is 128",
-    "never_waits": r"the machine code has no ACQBULK",
-    "loads_narrow": r"16 bytes at a time: the narrowest load has 2",
-    "forgets_k": r"a program makes its own outputs: output 1 is",
-    "has_a_typo": r"a kernel compiles: the compiler said .*gdc_wait_",
-}
+EARLY = "    if EARLY:\n        tl.extra.cuda.gdc_launch_dependents()\n        tl.extra.cuda.gdc_wait()\n"
+WEIGHT = "    weight = tl.load(weight_ptr + n[:, None] * K + k[None, :])\n"
+X = "    x = tl.load(x_ptr + k)\n"
+MISTAKES = [
+    (WEIGHT + EARLY, EARLY + WEIGHT, r"a thread has loaded 0 bytes when it waits, expected 128"),
+    (EARLY + X, X + EARLY, r"x is loaded after the wait: a thread has loaded 144 bytes .* weights is 128"),
+    (EARLY, "", r"the machine code has no ACQBULK"),
+    ("k = tl.arange(0, K)", "k = (tl.arange(0, K) * 5) % K", r"16 bytes at a time: the narrowest load has 2"),
+    ("n[:, None] * K", "n[:, None]", r"a program makes its own outputs: output 1 is"),
+    ("gdc_wait()", "gdc_wait_()", r"a kernel compiles: the compiler said .*gdc_wait_"),
+]
 
 
 def test_the_solution_is_right():
@@ -94,10 +35,15 @@ def test_the_solution_is_right():
     assert report.ok and "its 128 bytes of weights" in report.text, report
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_kernel_is_refused_with_what_a_thread_has_loaded(name):
-    report = check_machine_code(globals()[name])
-    assert not report.ok and re.search(WRONG[name], report.text), report
+@pytest.mark.parametrize(("before", "after", "words"), MISTAKES)
+def test_a_likely_mistake_is_refused_with_what_a_thread_has_loaded(before, after, words):
+    source = inspect.getsource(getattr(held_kernel, "fn", held_kernel))
+    assert source.count(before) == 1
+    shell = InteractiveShell()
+    shell.run_cell("from labkit.kernels.triton_runtime import tl, triton").raise_error()
+    shell.run_cell(source.replace(before, after)).raise_error()
+    report = check_machine_code(shell.user_ns["held_kernel"])
+    assert not report.ok and re.search(words, report.text), report
 
 
 def test_with_too_many_outputs_a_thread_has_no_registers_for_its_weights():

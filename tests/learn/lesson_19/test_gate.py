@@ -1,245 +1,70 @@
-"""Lesson 19's gates refuse likely wrong parts of a server, each by what it breaks."""
-
-import json
+"""Lesson 19's gates: likely mistakes in the hints are refused by what they break."""
 
 import pytest
+from gate_tests import mistake_tests
 
-from labkit.engine.text_decoder import num_begun, text_before
 from labkit.learn.lesson_19 import traps
-from labkit.learn.lesson_19.frames import check_frames
-from labkit.learn.lesson_19.load import check_admit, check_leaving
-from labkit.learn.lesson_19.stops import check_held, check_stops
-from labkit.learn.lesson_19.traps import event
+from labkit.learn.lesson_19.load import check_leaving
+from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-
-def named(part):
-    return getattr(part, "__name__", "")
-
-
-def refused(report, words):
-    assert not report.ok and words in report.text, report.text
-
-
-# --- stop strings --------------------------------------------------------------------------------------
-
-
-def shortest_end(text, stop):
-    ends = (n for n in range(1, num_begun(text, stop) + 1))
-    return next((n for n in ends if any(string.startswith(text[-n:]) for string in stop)), 0)
-
-
-def as_much_as_the_longest(text, stop):
-    return min(len(text), max(map(len, stop)) - 1)
-
-
-WRONG_HELD = {
-    "nothing is held": (lambda text, stop: 0, "is its longest end with which a stop string begins"),
-    "one stop string is looked at": (lambda text, stop: num_begun(text, stop[:1]), "expected"),
-    "the shortest end": (shortest_end, "longest end"),
-    "as much as the longest": (as_much_as_the_longest, "No end of the text"),
-    "nothing is returned": (lambda text, stop: None, "gave None"),
-}
-
-
-@pytest.mark.parametrize(("num_held", "words"), WRONG_HELD.values(), ids=WRONG_HELD)
-def test_a_wrong_count_of_what_is_held_is_refused(num_held, words):
-    refused(check_held(num_held), words)
-
-
-class Right:
-    """As the package does it; the wrong ones differ in one thing."""
-
-    def __init__(self, stop):
-        self.stop, self.held, self.is_over = stop, "", False
-
-    def hold(self, text):
-        return num_begun(text, self.stop)
-
-    def push(self, text):
-        if self.is_over:
-            return ""
-        text = self.held + text
-        before = text_before(text, self.stop)
-        self.is_over = before != text
-        certain = len(before) - (0 if self.is_over else self.hold(text))
-        self.held = "" if self.is_over else before[certain:]
-        return before[:certain]
-
-    def finish(self):
-        return self.held
-
-
-class HoldsNothing(Right):
-    def hold(self, text):
-        return 0
-
-
-class HoldsEverything(Right):
-    def hold(self, text):
-        return len(text)
-
-
-class DropsAtTheEnd(Right):
-    def finish(self):
-        return ""
-
-
-class GoesOn(Right):
-    def push(self, text):
-        self.is_over = False
-        return super().push(text)
-
-
-class ShowsWhatWasHeld(Right):
-    def push(self, text):
-        held, shown = self.held, super().push(text)
-        self.held = self.held or (held if self.is_over else "")
-        return shown
-
-
-WRONG_STOPS = {
-    traps.LooksAtTheEnd: "half a stop string is never shown",
-    HoldsNothing: "half a stop string is never shown",
-    HoldsEverything: "text is shown as soon as it may be",
-    DropsAtTheEnd: "nothing is lost at the end",
-    GoesOn: "an answer ends before its first stop string",
-    ShowsWhatWasHeld: "nothing is lost at the end",
-}
-
-
-@pytest.mark.parametrize(("make", "words"), WRONG_STOPS.items(), ids=named)
-def test_wrong_stop_strings_are_refused(make, words):
-    refused(check_stops(make, num_begun), words)
-
-
-def test_right_stop_strings_pass_and_wait_for_the_step_before():
-    assert check_stops(Right, num_begun).ok
-    refused(check_stops(Right, lambda text, stop: 0), "fill in step 1 first")
-
-
-# --- frames --------------------------------------------------------------------------------------------
-
-
-def frames(role=True, reason=None, text=event, done=True, errors=True, usage=True):
-    async def written(pieces, reply):
-        if role:
-            yield event(reply.chunk({"role": "assistant", "content": ""}))
-        ended = None
-        try:
-            async for piece, completion in pieces:
-                ended = completion
-                end = None if completion is None else reason or reply.reason(completion)
-                yield text(reply.chunk({"content": piece}, end))
-            if ended is None:
-                return
-            if usage or reply.include_usage:
-                yield event(reply.usage(ended))
-            if done:
-                yield b"data: [DONE]\n\n"
-        except Exception as error:
-            if not errors:
-                return
-            yield event(reply.error(error))
-
-    return written
-
-
-async def read_first(pieces, reply):
-    for frame in [frame async for frame in frames(usage=False)(pieces, reply)]:
-        yield frame
-
-
-async def tells_who_has_left(pieces, reply):
-    has_left = False
-
-    async def noted():
-        nonlocal has_left
-        async for text, ended in pieces:
-            yield text, ended
-        has_left = ended is None
-
-    async for frame in frames(usage=False)(noted(), reply):
-        yield frame
-    if has_left:
-        yield event(reply.error(RuntimeError("nobody is there")))
-
-
-def not_asynchronous(pieces, reply):
-    return [event(reply.chunk({"role": "assistant"}))]
-
-
-WRONG_FRAMES = {
-    "no role": (frames(role=False, usage=False), "the first frame says who speaks"),
-    "always stop": (frames(reason="stop", usage=False), "finish_reason says how an answer ended"),
-    "no JSON": (frames(text=lambda b: f"data: {b}\n\n".encode(), usage=False), "the text is all there"),
-    "one end of line": (frames(text=lambda b: f"data: {json.dumps(b)}\n".encode()), "and an empty line"),
-    "text, not bytes": (frames(text=lambda b: f"data: {json.dumps(b)}\n\n"), "a frame is bytes"),
-    "no [DONE]": (frames(done=False, usage=False), "[DONE] is the last frame after a normal end"),
-    "usage for everyone": (frames(), "usage comes last, and only if it is asked for"),
-    "errors are swallowed": (frames(errors=False, usage=False), "an answer that fails ends with its error"),
-    "read first": (read_first, "a stream streams"),
-    "[DONE] after an error": (traps.done_whatever_happens, "[DONE] is for a normal end"),
-    "no generator": (not_asynchronous, "frames are yielded"),
-    "an error for nobody": (tells_who_has_left, "an error is for an answer that failed"),
-}
-
-
-@pytest.mark.parametrize(("write", "words"), WRONG_FRAMES.values(), ids=WRONG_FRAMES)
-def test_wrong_frames_are_refused(write, words):
-    refused(check_frames(write), words)
-
-
-# --- clients that leave, and a full server --------------------------------------------------------------
-
-
-async def never(receive, streams):
-    await receive()
-
-
-async def the_first_alone(receive, streams):
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    streams[0].close()
-
-
-async def at_any_message(receive, streams):
-    await receive()
-    for stream in streams:
-        stream.close()
-
-
-async def at_every_message(receive, streams):
-    left = False
-    while not left:
-        left = (await receive())["type"] == "http.disconnect"
-        for stream in streams:
-            stream.close()
-
-
-WRONG_LEAVING = {
-    never: "all of a client's answers end when it leaves",
-    the_first_alone: "all of a client's answers end when it leaves: 2 of 3",
-    at_any_message: "a client that is there keeps its answer",
-    at_every_message: "a client that is there keeps its answer",
-    traps.at_the_next_token: "a client that leaves frees its blocks within one step",
-}
-
-
-@pytest.mark.parametrize(("leaving", "words"), WRONG_LEAVING.items(), ids=named)
-def test_who_does_not_notice_that_a_client_leaves_is_refused(leaving, words):
-    refused(check_leaving(leaving), words)
-
-
-WRONG_ADMIT = {
-    "all are let in": (lambda unfinished, asked, limit: 200, "for which there is no room now gets 429"),
-    "counts what is there": (traps.counts_what_is_there, "for which there is no room now gets 429"),
-    "one too few": (lambda u, a, limit: 200 if u + a < limit else 429, "what there is room for is let in"),
-    "come back for ever": (lambda u, a, limit: 200 if u + a <= limit else 429, "what can never be served"),
-}
-
-
-@pytest.mark.parametrize(("admit", "words"), WRONG_ADMIT.values(), ids=WRONG_ADMIT)
-def test_wrong_admission_is_refused(admit, words):
-    refused(check_admit(admit), words)
+HELD, STOPS, FRAMES, LEAVING, ADMIT = range(5)
+LONGEST = "return max(sizes, default=0)"
+CERTAIN = "len(text) - num_held(text, self.stop)"
+OVER = '        if self.is_over:\n            return ""\n'
+ROLE = '        yield event(reply.chunk({"role": "assistant", "content": ""}))\n'
+DONE = '        yield b"data: [DONE]\\n\\n"\n'
+HEAD = "async def my_frames(pieces, reply):\n"
+LISTED = (
+    f"def my_frames(pieces, reply):\n    return [event(reply.chunk({{}}))]\n\n\n{HEAD.replace('my', 'other')}"
+)
+TEXT = 'event(reply.chunk({"content": text}, reason))'
+NO_JSON = "f'data: {reply.chunk(dict(content=text), reason)}\\n\\n'.encode()"
+LEFT = "        if completion is None:\n"
+ALL_FIRST = "for text, completion in [piece async for piece in pieces]"
+FOR_NOBODY = f"{LEFT}            yield event(reply.error(RuntimeError('nobody is there')))\n"
+WAIT = '    while (await receive())["type"] != "http.disconnect":\n        pass'
+AT_EVERY = WAIT.replace("pass", "[stream.close() for stream in streams]")
+MISTAKES = [
+    (HELD, LONGEST, "return 0", "is its longest end with which a stop string begins"),
+    (HELD, "in stop\n", "in stop[:1]\n", "is its longest end with which a stop string begins"),
+    (HELD, "max(sizes", "min(sizes", "longest end"),
+    (HELD, LONGEST, "return min(len(text), max(map(len, stop)) - 1)", "No end of the text"),
+    (HELD, LONGEST, "pass", "gave None"),
+    (STOPS, CERTAIN, "len(text)", "half a stop string is never shown"),
+    (STOPS, CERTAIN, "0", "text is shown as soon as it may be"),
+    (STOPS, "return self.held", 'return ""', "nothing is lost at the end"),
+    (STOPS, OVER, "", "an answer ends before its first stop string"),
+    (STOPS, 'self.is_over, self.held = True, ""', "self.is_over = True", "nothing is lost at the end"),
+    (STOPS, "(MyStops, num_held)", "(MyStops, lambda text, stop: 0)", "fill in step 1 first"),
+    (FRAMES, ROLE, "", "the first frame says who speaks"),
+    (FRAMES, "reply.reason(completion)", '"stop"', "finish_reason says how an answer ended"),
+    (FRAMES, TEXT, NO_JSON, "the text is all there"),
+    (FRAMES, "json.dumps(body)}\\n", "json.dumps(body)}", "and an empty line"),
+    (FRAMES, '(body)}\\n\\n".encode()', '(body)}\\n\\n"', "a frame is bytes"),
+    (FRAMES, DONE, "", "[DONE] is the last frame after a normal end"),
+    (FRAMES, "if reply.include_usage", "if True", "usage comes last, and only if it is asked for"),
+    (FRAMES, "yield event(reply.error(error))", "pass", "an answer that fails ends with its error"),
+    (FRAMES, "error(error))", f"error(error))\n{DONE}", "[DONE] is for a normal end"),
+    (FRAMES, "async for text, completion in pieces", ALL_FIRST, "a stream streams found for an answer in"),
+    (FRAMES, HEAD, LISTED, "frames are yielded"),
+    (FRAMES, LEFT, FOR_NOBODY, "an error is for an answer that failed"),
+    (LEAVING, "    for stream in streams:\n        stream.close()", "", "all of a client's answers end when"),
+    (LEAVING, "in streams:", "in streams[:1]:", "2 of 3 streams were not closed"),
+    (LEAVING, WAIT, "    await receive()", "a client that is there keeps its answer"),
+    (LEAVING, WAIT, AT_EVERY, "a client that is there keeps its answer"),
+    (ADMIT, "else 429", "else 200", "for which there is no room now gets 429"),
+    (ADMIT, "unfinished + asked <= limit", "unfinished < limit", "for which there is no room now gets 429"),
+    (ADMIT, "<= limit", "< limit", "what there is room for is let in"),
+    (ADMIT, "    if asked > limit:\n        return 400\n", "", "what can never be served"),
+]  # fmt: skip
+
+shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
+    ROOT / "notebooks" / "19_server.ipynb", MISTAKES
+)
+
+
+def test_who_notices_at_the_next_token_that_a_client_has_left_is_refused():
+    report = check_leaving(traps.at_the_next_token)
+    assert "a client that leaves frees its blocks within one step" in report.text
