@@ -1,4 +1,4 @@
-"""Fields of the cache and of the scheduler: what is said of wrong ones, and how large right ones may be."""
+"""Fields of configs and parameters: what is said of wrong ones, and how large right ones may be."""
 
 import inspect
 from dataclasses import replace
@@ -46,3 +46,10 @@ def test_a_signature_is_that_of_the_fields_and_a_repr_shows_what_was_chosen():
     assert repr(SamplingParams(top_k=4)) == "SamplingParams(top_k=4)"
     assert [repr(make()) for make in (CacheConfig, EngineOptions)] == ["CacheConfig()", "EngineOptions()"]
     assert len(str(inspect.signature(InferenceEngine))) < 500
+
+
+def test_one_stop_string_or_several_are_kept_where_nobody_can_change_them():
+    strings = ["a", "b"]
+    params = SamplingParams(stop=strings)
+    strings.append("c")
+    assert params.stop == ("a", "b") and SamplingParams(stop="ab").stop == ("ab",)

@@ -1,12 +1,9 @@
 """What a step hands out: a sequence of `StepOutput`, of one driver's requests alone."""
 
-from dataclasses import replace
-
 import pytest
-from helpers import GREEDY, make_engine, run, tokens_by_request
+from helpers import GREEDY, make_engine
 
 from labkit.engine import StepOutput, StepOutputs
-from labkit.ladder import OVERLAP
 
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6)]
 
@@ -41,17 +38,3 @@ def test_outputs_are_a_sequence_of_step_outputs():
     assert list(without_1) == [expected[1], expected[3]] and without_1.completions == []
     assert list(without_2) == [expected[0], expected[2]] and without_2.completions == [end]
     assert list(outputs) == expected  # as before
-
-
-def test_a_driver_gets_the_tokens_of_its_own_requests_alone():
-    """`generate` and `stream` go on with whatever `step` has, and leave it in the outbox."""
-    engine = make_engine(options=OVERLAP, prefix_cache=False)
-    mine = engine.add_request(PROMPTS[0], replace(GREEDY, max_new_tokens=24))
-    expected = alone(PROMPTS[0], replace(GREEDY, max_new_tokens=24)).token_ids
-    outputs = [output for _ in range(3) for output in engine.step()]
-    (completion,) = engine.generate([PROMPTS[1]], GREEDY)
-    assert completion.token_ids == alone(PROMPTS[1], GREEDY).token_ids
-    streamed = [i for chunk in engine.stream(PROMPTS[2], GREEDY) for i in chunk.token_ids]
-    assert tuple(streamed) == alone(PROMPTS[2], GREEDY).token_ids
-    outputs += run(engine)
-    assert tokens_by_request(outputs) == {mine: expected}

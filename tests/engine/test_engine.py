@@ -12,16 +12,12 @@ from helpers import (
     GREEDY,
     PARAMS,
     SEEDED,
-    assert_no_block_is_lost,
     make_engine,
     run,
     small_model,
     tokens_alone,
-    tokens_by_request,
     tokens_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit import LADDER, CacheConfig, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 
@@ -55,24 +51,9 @@ def test_generate_answers_in_the_order_of_the_prompts():
     assert all(c.error is None for c in completions)
 
 
-def test_text_is_a_prompt_too():
-    engine = make_engine()
-    (completion,) = engine.generate(["To be"], GREEDY)
-    assert completion.prompt_token_ids == tuple(b"To be")
-    assert completion.token_ids == tokens_alone(tuple(b"To be"), GREEDY)
-    assert completion.text == bytes(completion.token_ids).decode(errors="replace")
-
-
 def test_without_a_seed_each_request_draws_its_own_tokens():
     params = SamplingParams(8, temperature=2.0)
     assert len(set(tokens_of(make_engine().generate([(1, 2)] * 4, params)))) == 4
-
-
-@pytest.mark.parametrize("num_tokens", [1, 2, 9, 61])
-def test_exactly_max_new_tokens_are_made(num_tokens):
-    (completion,) = make_engine().generate([(1, 2, 3)], SamplingParams(num_tokens))  # up to 64 positions
-    assert len(completion.token_ids) == num_tokens
-    assert completion.finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
@@ -111,16 +92,6 @@ def test_decode_first_gives_every_running_request_a_token_each_step():
         assert [o.request_id for o in outputs] == request_ids
 
 
-def test_step_hands_out_each_token_once_and_the_completion_with_the_last():
-    engine = make_engine()
-    request_id = engine.add_request((1, 2, 3), GREEDY)
-    outputs = run(engine)
-    assert tokens_by_request(outputs) == {request_id: tokens_alone((1, 2, 3), GREEDY)}
-    assert [o.completion is None for o in outputs] == [True] * 7 + [False]
-    assert outputs[-1].completion.token_ids == tokens_alone((1, 2, 3), GREEDY)
-    assert not engine.step()
-
-
 # --- streams ---------------------------------------------------------------------------------------
 
 
@@ -148,68 +119,13 @@ def test_a_stream_goes_on_from_what_other_steps_made():
     assert "".join(chunk.text for chunk in chunks) == chunks[-1].completion.text
 
 
-@pytest.mark.slow
-def test_leaving_a_stream_early_cancels_and_frees():
-    engine = make_engine(prefix_cache=False)
-    for chunk in engine.stream((1, 2, 3), GREEDY):
-        assert chunk.completion is None
-        break
-    del chunk
-    gc.collect()
-    stats = engine.stats()
-    assert stats.counters.finished == {"cancelled": 1}
-    assert_no_block_is_lost(engine)
-
-
 def test_a_stream_that_is_never_started_queues_nothing():
     engine = make_engine()
     engine.stream((1, 2, 3), GREEDY)
     assert not engine.has_work
 
 
-def test_a_stream_whose_request_is_cancelled_ends_with_the_completion():
-    engine = make_engine()
-    stream = engine.stream((1, 2, 3), GREEDY)
-    tokens = next(stream).token_ids
-    engine.cancel(0)
-    (last,) = stream
-    assert last.completion.finish_reason is FinishReason.CANCELLED
-    assert last.token_ids == () and last.completion.token_ids == tokens
-
-
-# --- cancel ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_steps", [0, 1, 4])
-def test_cancel_returns_what_was_generated_and_frees_the_blocks(num_steps):
-    engine = make_engine(prefix_cache=False)
-    other = engine.add_request(PROMPTS[0], GREEDY)
-    request_id = engine.add_request(PROMPTS[1], GREEDY)
-    outputs = [output for _ in range(num_steps) for output in engine.step()]
-    completion = engine.cancel(request_id)
-    engine.check_integrity()
-    assert completion.finish_reason is FinishReason.CANCELLED
-    assert completion.token_ids == tokens_alone(PROMPTS[1], GREEDY)[:num_steps]
-    outputs += run(engine)
-    assert tokens_by_request(outputs)[other] == tokens_alone(PROMPTS[0], GREEDY)
-    assert tokens_by_request(outputs).get(request_id, ()) == completion.token_ids
-    assert engine.stats().counters.finished == {"cancelled": 1, "length": 1}
-    assert_no_block_is_lost(engine)
-
-
-def test_after_cancel_step_says_nothing_more_of_the_request():
-    engine = make_engine()
-    request_id = engine.add_request(PROMPTS[0], GREEDY)
-    engine.generate([PROMPTS[1]], SamplingParams(3))
-    assert len(engine.cancel(request_id).token_ids) == 3
-    assert not engine.has_work and not engine.step()
-
-
 # --- small pools -----------------------------------------------------------------------------------
-
-
-def blocks_needed(prompt, params, block_size):
-    return -(-(len(prompt) + params.max_new_tokens - 1) // block_size)
 
 
 def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
@@ -246,28 +162,6 @@ def test_cached_prompts_are_evicted_before_anybody_is_preempted():
     run(engine)
     stats = engine.stats()
     assert stats.prefix_evictions > 0 and stats.counters.preemptions == 0
-
-
-@pytest.mark.slow
-@given(
-    block_size=st.integers(1, 9),
-    prompt_length=st.integers(1, 20),
-    max_new_tokens=st.integers(1, 12),
-    decode_first=st.booleans(),
-)
-@settings(max_examples=40)
-def test_a_pool_as_large_as_one_request_is_enough(block_size, prompt_length, max_new_tokens, decode_first):
-    prompt, params = tuple(range(prompt_length)), SamplingParams(max_new_tokens)
-    engine = make_engine(
-        block_size=block_size,
-        max_blocks_per_layer=blocks_needed(prompt, params, block_size),
-        decode_first=decode_first,
-    )
-    for _ in range(3):  # the second finds what the first one left in the prefix cache
-        request_ids = [engine.add_request(prompt, params) for _ in range(2)]
-        handed_out = tokens_by_request(run(engine, max_steps=6 * max_new_tokens))
-        assert [handed_out[i] for i in request_ids] == [tokens_alone(prompt, params)] * 2
-    assert_no_block_is_lost(engine)
 
 
 # --- what it tells of itself -----------------------------------------------------------------------

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from helpers import make_engine
 from torch import Tensor
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, load_model
+from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, load_model
 from labkit.ladder import FINISHED
 from labkit.model import LanguageModel
 from labkit.model.llama import LlamaConfig, Qwen3Config
@@ -61,6 +62,23 @@ def rms_of_errors(found: Tensor, exact: Tensor) -> float:
     return (errors - errors.mean(-1, keepdim=True)).square().mean().sqrt().item()
 
 
+def assert_no_further_than_transformers(
+    model: LanguageModel, options: EngineOptions, num_requests: int, dtype: torch.dtype
+) -> None:
+    """An engine's logits are no further from exact ones than those of transformers in the same dtype."""
+    budgets = {"prefill_max_batch_size": num_requests, "prefill_max_tokens": 2**14}
+    sizes = {"block_size": 64, "prefix_cache": False, "max_batch_size": num_requests, **budgets}
+    eager = replace(options, launch="eager")  # so that logits can be seen
+    engine = make_engine(model, eager, device="cuda", dtype=dtype, **sizes)
+    texts, ours = decode_logits(engine, draw_prompts(num_requests, model.config.vocab_size))
+    texts, theirs = texts.to(engine.device), model.network.as_transformers().to(engine.device)
+    with torch.inference_mode():
+        decoded = slice(40, 40 + NUM_STEPS)
+        half = copy.deepcopy(theirs).to(dtype)(texts).logits[:, decoded].transpose(0, 1).double()
+        exact = theirs.double()(texts).logits[:, decoded].transpose(0, 1)
+    assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("num_requests", [1, 8, 64])  # one kernel, weights asked for ahead, two lanes
 @pytest.mark.parametrize("is_trained_like", [False, True], ids=["random", "outliers"])
@@ -70,23 +88,7 @@ def test_on_a_gpu_logits_are_no_further_from_exact_ones_than_those_of_transforme
     model = load_model("random:gpt2")
     if is_trained_like:
         model = with_outliers(model)
-    engine = InferenceEngine(
-        model,
-        replace(FINISHED.options, launch="eager"),  # so that logits can be seen
-        device="cuda",
-        dtype=torch.float16,
-        cache=CacheConfig(prefix_cache=False),
-        scheduler=SchedulerConfig(
-            max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
-        ),
-    )
-    texts, ours = decode_logits(engine, draw_prompts(num_requests, 50257))
-    theirs = model.network.as_transformers().cuda()
-    with torch.inference_mode():
-        decoded = slice(40, 40 + NUM_STEPS)
-        half = copy.deepcopy(theirs).half()(texts.cuda()).logits[:, decoded].transpose(0, 1).double()
-        exact = theirs.double()(texts.cuda()).logits[:, decoded].transpose(0, 1)
-    assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)
+    assert_no_further_than_transformers(model, FINISHED.options, num_requests, torch.float16)
     hidden = model.network.wpe.weight.abs().max().item()
     assert (hidden > 30) == is_trained_like  # else nothing was tried
 
@@ -118,20 +120,4 @@ def test_on_a_gpu_so_are_those_of_the_llama_family(
         for name, weight in model.network.named_parameters():
             if weight.dim() == 2 and "embed" not in name:
                 weight.div_(SPREAD)
-    engine = InferenceEngine(
-        model,
-        replace(LADDER[rung].options, launch="eager"),  # so that logits can be seen
-        device="cuda",
-        dtype=dtype,
-        cache=CacheConfig(prefix_cache=False),
-        scheduler=SchedulerConfig(
-            max_batch_size=num_requests, prefill_max_batch_size=num_requests, prefill_max_tokens=2**14
-        ),
-    )
-    texts, ours = decode_logits(engine, draw_prompts(num_requests, 2048))
-    theirs = model.network.as_transformers().cuda()
-    with torch.inference_mode():
-        decoded = slice(40, 40 + NUM_STEPS)
-        half = copy.deepcopy(theirs).to(dtype)(texts.cuda()).logits[:, decoded].transpose(0, 1).double()
-        exact = theirs.double()(texts.cuda()).logits[:, decoded].transpose(0, 1)
-    assert rms_of_errors(ours, exact) <= 1.05 * rms_of_errors(half, exact)
+    assert_no_further_than_transformers(model, LADDER[rung].options, num_requests, dtype)

@@ -12,7 +12,6 @@ from helpers import (
     make_engine,
     make_manager,
     run,
-    spoil_keys,
     tokens_by_request,
     tokens_of,
 )
@@ -20,12 +19,8 @@ from perplexity import perplexity
 
 from labkit import (
     LADDER,
-    CacheConfig,
     Completion,
-    FinishReason,
-    InferenceEngine,
     SamplingParams,
-    SchedulerConfig,
     load_model,
     paths,
 )
@@ -148,23 +143,6 @@ def test_a_cached_prefix_is_kept_with_its_scales(options):
     assert engine.stats().counters.reused_tokens == 8
 
 
-@pytest.mark.slow
-@each_type
-def test_a_key_that_is_no_number_ends_its_own_request_alone(tiny, options):
-    engine = make_engine(tiny, options, block_size=4, max_batch_size=3, prefill_max_batch_size=3)
-    prompts = [tiny.tokenizer.encode(text) for text in TEXTS[:3]]
-    params = SamplingParams(12, stop_on_eos=False)
-    expected = tokens_of(engine.generate(prompts, params))
-    engine.prefix_cache.clear()
-    ids = [engine.add_request(prompt, params) for prompt in prompts]
-    outputs = [output for _ in range(6) for output in engine.step()]
-    spoil_keys(engine, list(engine.scheduler.running.values())[1], place=0)
-    ended = {out.request_id: out.completion for out in [*outputs, *run(engine)] if out.completion}
-    assert ended[ids[1]].finish_reason is FinishReason.ERROR
-    assert [ended[ids[i]].token_ids for i in (0, 2)] == [expected[0], expected[2]]
-    assert_no_block_is_lost(engine)
-
-
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)
 def test_a_copied_block_has_the_scales_of_the_one_it_was_copied_from(kept):
     manager = make_manager(MutableInfoBlockManager, cache_dtype=kept)
@@ -231,37 +209,14 @@ def test_on_a_gpu_tokens_are_those_of_the_plain_twins_but_for_ties(tiny, options
     prompts = [tiny.tokenizer.encode(text) for text in TEXTS] * 8
     params = SamplingParams(24, stop_on_eos=False)
     twins = make_engine(tiny, options, block_size=16).generate(prompts[:5], replace(params, logprobs=20))
-    engine = InferenceEngine(
-        tiny,
-        options,
-        device="cuda",
-        dtype=dtype,
-        cache=CacheConfig(block_size=16),
-        scheduler=SchedulerConfig(max_batch_size=40),
-    )
+    together = {"max_batch_size": 40, "prefill_max_batch_size": 40}
+    engine = make_engine(tiny, options, device="cuda", dtype=dtype, block_size=16, **together)
     made = tokens_of(engine.generate(prompts, params))
     parted = [gap for twin, tokens in zip(twins * 8, made, strict=True) for gap in gaps(twin, tokens)]
     assert all(gap <= TIES[dtype] for gap in parted), sorted(parted)
     assert len(parted) <= MOST_PARTED[options][dtype]
     assert tokens_of(engine.generate(prompts, params))[:5] == made[:5] or dtype != torch.float32
     assert_no_block_is_lost(engine)
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_twice_the_blocks_fit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("labkit.engine.sizes.free_memory", lambda device: 2**30)  # others may use the card
-    blocks = {}
-    for rung in ("14", "16"):
-        engine = InferenceEngine(
-            load_model("random:gpt2"),
-            LADDER[rung].options,
-            device="cuda",
-            cache=CacheConfig(memory_share=0.9),
-            scheduler=SchedulerConfig(max_batch_size=64),  # who could fill more than there are
-        )
-        blocks[rung] = engine.stats().blocks_per_layer
-        del engine
-    assert blocks["16"] >= 1.9 * blocks["14"]
 
 
 @pytest.mark.cuda

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import EXACT, assert_no_block_is_lost, make_engine, tokens_of
 
-from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit import LADDER, LanguageModel, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.errors import OptionError
@@ -73,12 +73,9 @@ def test_its_tokens_are_the_same_through_triton_kernels(model, expected, number)
 def test_on_a_gpu_its_tokens_are_the_same_on_every_rung(model, expected, number):
     """Few requests in little room, and so many that rung 11 and above take them in two halves, in graphs."""
     for prompts, blocks in ((PROMPTS, 14), (PROMPTS * 8, 400)):
-        cache = CacheConfig(block_size=4, max_blocks_per_layer=blocks)
-        scheduler = SchedulerConfig(max_batch_size=len(prompts), prefill_chunk_tokens=16)
-        options = LADDER[number].options
-        engine = InferenceEngine(
-            model, options, device="cuda", dtype=torch.float32, cache=cache, scheduler=scheduler
-        )
+        together = {"max_batch_size": len(prompts), "prefill_max_batch_size": len(prompts)}
+        sizes = {"max_blocks_per_layer": blocks, "prefill_chunk_tokens": 16}
+        engine = make_engine(model, LADDER[number].options, device="cuda", **together, **sizes)
         assert tokens_of(engine.generate(prompts, GREEDY)) == expected * (len(prompts) // len(PROMPTS))
         assert_no_block_is_lost(engine)
 

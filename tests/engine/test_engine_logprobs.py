@@ -5,16 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import EXACT, assert_no_block_is_lost, engines_by_day, make_engine, spoil_keys, tokens_of
+from helpers import EXACT, assert_no_block_is_lost, engines_by_day, make_engine, tokens_of
 
 from labkit import (
     LADDER,
-    CacheConfig,
     FinishReason,
     InferenceEngine,
     LanguageModel,
     SamplingParams,
-    SchedulerConfig,
 )
 from labkit.bench.parity import transformers_model
 from labkit.engine import Completion
@@ -125,22 +123,6 @@ def test_pieces_of_a_stream_steps_and_a_cancelled_request_have_them(tiny, number
     assert logprobs_of(output.token_id for output in outputs) == cancelled.logprobs[: len(outputs)] != ()
 
 
-@pytest.mark.parametrize("number", ["00", "06", "10", "12", "14"])
-def test_logits_that_are_no_numbers_end_their_own_request_and_spoil_no_others(number):
-    engine = make_engine(small_model(config=SMALL_LLAMA), LADDER[number].options)
-    first, second = (engine.add_request(prompt, EACH[0]) for prompt in PROMPTS[2:4])
-    outputs = [output for _ in range(3) for output in engine.step()]
-    running = {request.request_id: session for request, session in engine.scheduler.running.items()}
-    spoil_keys(engine, running[first])
-    while engine.has_work:
-        outputs += engine.step()
-    completions = {output.request_id: output.completion for output in outputs if output.completion}
-    assert completions[first].finish_reason is FinishReason.ERROR
-    assert len(completions[second].token_ids) == 9
-    check(engine.model, completions[first], 3)
-    check(engine.model, completions[second], 3)
-
-
 def test_tokens_of_a_text_in_the_prefix_cache_are_mere_numbers():
     engine = make_engine(small_model(config=SMALL_LLAMA), LADDER["14"].options)
     engine.generate(PROMPTS, EACH[0])
@@ -184,14 +166,8 @@ def test_a_step_of_the_readers_own_that_hides_its_logits_fails_for_who_asks_alon
 @pytest.mark.parametrize("number", EXACT)
 def test_on_a_gpu_they_are_those_of_transformers(tiny, number):
     """In graphs from rung 08 on, whose logits lie in memory that the graphs share; batches of many sizes."""
-    engine = InferenceEngine(
-        tiny,
-        LADDER[number].options,
-        device="cuda",
-        dtype=torch.float32,
-        cache=CacheConfig(block_size=8),
-        scheduler=SchedulerConfig(max_batch_size=48, prefill_chunk_tokens=16),
-    )
+    together = {"max_batch_size": 48, "prefill_max_batch_size": 48, "prefill_chunk_tokens": 16}
+    engine = make_engine(tiny, LADDER[number].options, device="cuda", block_size=8, **together)
     for copies in (1, 9):
         prompts = [tiny.tokenizer.encode(text) for text in TEXTS] * copies
         check_all(engine, prompts, EACH * copies, atol=2e-3)

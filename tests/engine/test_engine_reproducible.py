@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from helpers import BY_DAY, ENGINES, engines_by_day, make_engine, tokens_alone, tokens_of
 from same_again import EACH_PARAMS, PROMPTS, outputs_of
 
@@ -31,27 +30,6 @@ def test_a_request_gets_the_same_tokens_in_batches_of_any_size_and_order(
         made = tokens_of(engine.generate([PROMPTS[i] for i in order], [EACH_PARAMS[i] for i in order]))
         assert dict(zip(order, made, strict=True)) == dict(enumerate(ALONE))
         dice.shuffle(order)
-
-
-@engines_by_day
-def test_a_request_gets_the_same_tokens_among_forty_that_run_at_once(options):
-    """From 32 rows on rung 11 and those behind it compute a batch in halves."""
-    order = [i % len(PROMPTS) for i in range(40)]
-    random.Random(0).shuffle(order)
-    engine = make_engine(options=options, max_batch_size=40, prefill_max_batch_size=40)
-    made = tokens_of(engine.generate([PROMPTS[i] for i in order], [EACH_PARAMS[i] for i in order]))
-    assert made == [ALONE[i] for i in order]
-
-
-@engines_by_day
-@pytest.mark.parametrize("prefix_cache", [True, False], ids=["cached", "uncached"])
-def test_a_schedule_gives_the_same_tokens_in_the_same_steps_whatever_was_drawn_before(options, prefix_cache):
-    first = outputs_of(options, prefix_cache=prefix_cache)
-    random.seed(5)
-    torch.manual_seed(5)
-    assert outputs_of(options, prefix_cache=prefix_cache) == first
-    by_request = {i: tuple(t for step in first for r, t in step if r == i) for i in range(len(ALONE))}
-    assert by_request == dict(enumerate(ALONE))
 
 
 def test_a_new_process_gives_the_same_tokens_in_the_same_steps():

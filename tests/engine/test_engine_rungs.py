@@ -1,21 +1,16 @@
 """What holds on every rung: the same tokens as below, and the same keys and values in the cache."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from helpers import (
-    CONFIG,
-    ENGINES,
     SEEDED,
     assert_no_block_is_lost,
     every_engine,
     make_engine,
-    small_model,
     tokens_of,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from labkit import LADDER, InferenceEngine, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
@@ -60,34 +55,7 @@ def test_greedy_tokens_are_those_of_the_dense_model_and_of_transformers(tiny, ra
     assert_no_block_is_lost(engine)
 
 
-@every_engine
-def test_a_stop_string_ends_a_request_at_the_same_token_on_every_rung(tiny, ragged, greedy_tokens, options):
-    """A string that begins in one token and ends in the next, for every second request."""
-    each, expected = [], []
-    for i, token_ids in enumerate(greedy_tokens):
-        texts = [tiny.tokenizer.decode(token_ids[:n]) for n in range(NUM_TOKENS + 1)]
-        stop = texts[i + 2][len(texts[i + 1]) - 1 :][:2]
-        n = next(n for n, text in enumerate(texts) if stop in text) if i % 2 else NUM_TOKENS
-        each.append(SamplingParams(NUM_TOKENS, stop=[stop, "?!"] if i % 2 else (), stop_on_eos=False))
-        expected.append((token_ids[:n], texts[n].split(stop)[0] if i % 2 else texts[n]))
-    engine = trained_engine(tiny, options)
-    completions = engine.generate(ragged, each)
-    assert [(made.token_ids, made.text) for made in completions] == expected
-    assert [str(made.finish_reason) for made in completions] == ["length", "stop"] * 3 + ["length"]
-    assert_no_block_is_lost(engine)
-
-
 # --- random models, schedules and pools ------------------------------------------------------------
-
-
-SHAPES = {  # layers, heads and head size
-    "1, 1, 8": replace(CONFIG, n_layer=1, n_head=1, n_embd=8),
-    "2, 2, 8": CONFIG,
-    "3, 2, 5": replace(CONFIG, n_layer=3, n_embd=10),
-}
-PROMPTS = [(1, 2, 3), (1, 2, 3), (1, 2, 3, 4, 5, 6), tuple(range(20, 31)), (7,), (1, 2, 3, 9)]
-LONGEST = 11 + 9 - 1  # tokens in the cache
-AHEAD = ("10", "13")  # of those that are a step ahead, with prompts padded and in chunks
 
 
 @dataclass(frozen=True)
@@ -134,55 +102,6 @@ def by_request(steps: list) -> dict[int, list]:
     return {i: tokens for i, tokens in handed_out.items() if not tokens[-1][1]}
 
 
-ARRIVALS = st.builds(
-    Arrival,
-    prompt=st.sampled_from(PROMPTS),
-    params=st.sampled_from([SamplingParams(1), SamplingParams(6), SamplingParams(9), SEEDED]),
-    at=st.integers(0, 6),
-    stays=st.sampled_from([3, 99, 99]),
-)
-SETTINGS = st.fixed_dictionaries(
-    {
-        "block_size": st.integers(1, 5),
-        "prefix_cache": st.sampled_from([True, True, False]),
-        "max_prefix_entries": st.integers(1, 3),
-        "max_batch_size": st.integers(2, 6),
-        "prefill_max_batch_size": st.integers(1, 6),
-        "prefill_chunk_tokens": st.integers(1, 20),
-        "decode_first": st.booleans(),
-    }
-)
-
-
-@given(
-    shape=st.sampled_from(sorted(SHAPES)),
-    arrivals=st.lists(ARRIVALS, min_size=1, max_size=7),
-    engine_settings=SETTINGS,
-    spare_blocks=st.integers(0, 6) | st.just(100),
-)
-@settings(max_examples=20)
-def test_every_step_leaves_the_same_tokens_and_bytes_as_on_rung_00(
-    shape, arrivals, engine_settings, spare_blocks
-):
-    model = small_model(config=SHAPES[shape])
-    num_blocks = -(-LONGEST // engine_settings["block_size"]) + spare_blocks
-    traces = {
-        name: trace(make_engine(model, options, max_blocks_per_layer=num_blocks, **engine_settings), arrivals)
-        for name, options in ENGINES.items()
-        if options.readback == "at_once" or name in AHEAD
-    }
-    for name, options in ENGINES.items():
-        if options.readback == "at_once":
-            assert_same(traces[name], traces["00"], options)
-    expected = by_request(traces["00"])
-    for number in AHEAD:
-        ended = by_request(traces[number])
-        # Who is cancelled at a step may have ended before it on one engine, and not yet on the other.
-        common = ended.keys() & expected.keys()
-        assert {i: ended[i] for i in common} == {i: expected[i] for i in common}
-        assert common >= {i for i, arrival in enumerate(in_order(arrivals)) if arrival.stays == 99}
-
-
 def assert_same(steps: list, expected: list, options) -> None:
     """The same tokens in the same steps, and the same bytes; where layers are fused, numbers are rounded
     elsewhere, so there the cache is close."""
@@ -196,11 +115,6 @@ def assert_same(steps: list, expected: list, options) -> None:
             for have, want in zip(kv, wanted[request_id], strict=True):
                 have, want = (np.frombuffer(numbers, dtype=np.float32) for numbers in (have, want))
                 np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
-
-
-def in_order(arrivals: list[Arrival]) -> list[Arrival]:
-    """As requests are numbered."""
-    return sorted(arrivals, key=lambda arrival: arrival.at)
 
 
 # One schedule in which everything happens: how it can be seen that the paths were taken.

@@ -11,6 +11,7 @@ from helpers import (
     engines_by_day,
     failing,
     make_engine,
+    small_model,
     tokens_alone,
     tokens_of,
 )
@@ -24,9 +25,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from resident_helpers import FromTwoRows
 
 from labkit import FinishReason, SamplingParams
-from labkit.engine.step.lanes import LanedDeviceStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.ladder import HIDDEN_LATENCY
 
@@ -36,9 +37,11 @@ SCHEDULES = settings(max_examples=40, stateful_step_count=30)  # of each engine
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = st.sampled_from([(1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30))])
+MADE = sorted(set(tokens_alone((1, 2, 3), SamplingParams(9)) + tokens_alone((7, 8), SamplingParams(9))))
 PARAMS = st.sampled_from(
     [
         *(SamplingParams(n) for n in (1, 4, 9)),
+        SamplingParams(9, stop_on_eos=False),
         SamplingParams(6, temperature=1.0, seed=3, logprobs=2),
         SamplingParams(9, stop=[chr(token_id) for token_id in range(1, 128, 5)]),
         SamplingParams(5, temperature=1.5, top_k=20, top_p=0.8, seed=4),
@@ -90,13 +93,14 @@ class EngineMachine(RuleBasedStateMachine):
 
     def __init__(self, options, parts=None):
         super().__init__()
-        self.options, self.parts = options, parts
+        self.options, self.parts, self.eos_token_id = options, parts, None
         self.expected: dict[int, tuple[int, ...]] = {}
         self.received: dict[int, tuple[int, ...]] = {}
         self.live: list[int] = []  # requests added and not ended
         self.streams: list[OpenStream] = []
 
     @initialize(
+        eos_token_id=st.none() | st.sampled_from(MADE),
         block_size=st.integers(1, 6),
         spare_blocks=st.integers(0, 6),
         prefix_cache=st.booleans(),
@@ -109,9 +113,11 @@ class EngineMachine(RuleBasedStateMachine):
         pack_window=st.integers(1, 3),
         decode_first=st.booleans(),
     )
-    def start(self, block_size, spare_blocks, **policy):
+    def start(self, eos_token_id, block_size, spare_blocks, **policy):
+        self.eos_token_id = eos_token_id
         num_blocks = -(-LONGEST // block_size) + spare_blocks
         self.engine = make_engine(
+            small_model(eos_token_id),
             options=self.options,
             parts=self.parts,
             block_size=block_size,
@@ -119,12 +125,18 @@ class EngineMachine(RuleBasedStateMachine):
             **policy,
         )
 
+    def alone(self, prompt, params):
+        """What a request must get: up to the first token that ends a text."""
+        tokens = tokens_alone(prompt, params)
+        ends = self.eos_token_id in tokens and params.stop_on_eos
+        return tokens[: tokens.index(self.eos_token_id) + 1] if ends else tokens
+
     # --- moves -------------------------------------------------------------------------------------
 
     @rule(prompt=PROMPTS, params=PARAMS)
     def add(self, prompt, params):
         request_id = self.engine.add_request(prompt, params)
-        self.expected[request_id] = tokens_alone(prompt, params)
+        self.expected[request_id] = self.alone(prompt, params)
         self.received[request_id] = ()
         self.live.append(request_id)
 
@@ -156,11 +168,11 @@ class EngineMachine(RuleBasedStateMachine):
     def generate(self, prompts, params):
         with suppress(Boom):
             completions = self.engine.generate(prompts, params)
-            assert tokens_of(completions) == [tokens_alone(prompt, params) for prompt in prompts]
+            assert tokens_of(completions) == [self.alone(prompt, params) for prompt in prompts]
 
     @rule(prompt=PROMPTS, params=PARAMS)
     def open_stream(self, prompt, params):
-        self.streams.append(OpenStream(self.engine.stream(prompt, params), tokens_alone(prompt, params)))
+        self.streams.append(OpenStream(self.engine.stream(prompt, params), self.alone(prompt, params)))
 
     @precondition(lambda self: self.streams)
     @rule(which=ANY, leave=st.booleans())
@@ -223,12 +235,6 @@ class EngineMachine(RuleBasedStateMachine):
 @engines_by_day
 def test_every_request_gets_its_tokens_and_no_block_is_lost(options):
     run_state_machine_as_test(lambda: EngineMachine(options), settings=SCHEDULES)
-
-
-class FromTwoRows(LanedDeviceStep):
-    """So that these small batches have halves."""
-
-    least_rows = 2
 
 
 def test_every_request_gets_its_tokens_from_the_half_that_it_is_in():

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from helpers import tokens_of
+from helpers import make_engine, tokens_of
 from streaming_helpers import start
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, InferenceEngine, SamplingParams
 from labkit.engine import StreamingServer
 
 pytestmark = [
@@ -21,18 +21,14 @@ rungs = pytest.mark.parametrize(
 
 
 def engine_on(device: str, model, number: str) -> InferenceEngine:
-    return InferenceEngine(
-        model,
-        LADDER[number].options,
-        device=device,
-        dtype=torch.float32,
-        cache=CacheConfig(block_size=4),
-        scheduler=SchedulerConfig(max_batch_size=3, prefill_max_batch_size=1),
-    )
+    sizes = {"max_batch_size": 3, "prefill_max_batch_size": 1}
+    return make_engine(model, LADDER[number].options, device=device, **sizes)
 
 
 @rungs
-def test_an_engine_on_the_second_gpu_gives_the_tokens_of_the_first(tiny, number):
+def test_an_engine_on_the_second_gpu_gives_the_tokens_of_the_first_to_threads_whose_gpu_is_the_first(
+    tiny, number
+):
     expected = tokens_of(engine_on("cuda:0", tiny, number).generate(PROMPTS, EACH_PARAMS))
     assert torch.cuda.current_device() == 0
     engine = engine_on("cuda:1", tiny, number)
@@ -42,12 +38,6 @@ def test_an_engine_on_the_second_gpu_gives_the_tokens_of_the_first(tiny, number)
     assert torch.cuda.current_device() == 0
     assert torch.cuda.memory_allocated(0) == used_before  # nothing of it lies on the first
     engine.check_integrity()
-
-
-@rungs
-def test_a_thread_whose_gpu_is_the_first_drives_an_engine_on_the_second(tiny, number):
-    expected = tokens_of(engine_on("cuda:0", tiny, number).generate(PROMPTS, EACH_PARAMS))
-    engine = engine_on("cuda:1", tiny, number)
     assert tokens_of(start(engine.generate, PROMPTS, EACH_PARAMS).result()) == expected
     with StreamingServer(engine) as server:
         streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]

@@ -5,11 +5,10 @@ import threading
 import pytest
 import torch
 from devices import CPU, CUDA
-from helpers import GREEDY, SEEDED, engines_by_day, small_model, tokens_of
-from streaming_helpers import TIMEOUT, labkit_threads, start, tokens_in
+from helpers import GREEDY, SEEDED, engines_by_day, make_engine, tokens_of
+from streaming_helpers import TIMEOUT, start
 
-from labkit import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
-from labkit.engine import StreamingServer
+from labkit import InferenceEngine, SamplingParams
 from labkit.options import EngineOptions
 
 pytestmark = pytest.mark.slow
@@ -22,14 +21,7 @@ EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(24)]
 
 def engine_of(options: EngineOptions, device: torch.device) -> InferenceEngine:
     """Both have the same weights: the very same tensors."""
-    return InferenceEngine(
-        small_model(),
-        options,
-        device=device,
-        dtype=torch.float32,
-        cache=CacheConfig(block_size=4, max_blocks_per_layer=12),
-        scheduler=SchedulerConfig(max_batch_size=3),
-    )
+    return make_engine(options=options, device=device, max_blocks_per_layer=12, max_batch_size=3)
 
 
 def alone(options: EngineOptions, device: torch.device) -> list[list[tuple[int, ...]]]:
@@ -51,22 +43,3 @@ def test_two_engines_in_two_threads_give_the_tokens_that_each_gives_alone(option
     assert [each.result(TIMEOUT) for each in generating] == [[tokens] * 4 for tokens in expected]
     for engine in engines:
         engine.check_integrity()
-
-
-@devices
-@engines_by_day
-def test_two_servers_at_once_give_the_tokens_that_each_engine_gives_alone(options, device):
-    expected = alone(options, device)
-    servers = [StreamingServer(engine_of(options, device)) for _ in PROMPTS]
-    try:
-        streams = [
-            [server.submit(*each) for each in zip(prompts, EACH_PARAMS, strict=True)]
-            for server, prompts in zip(servers, PROMPTS, strict=True)
-        ]
-        reading = [[start(list, stream) for stream in its_streams] for its_streams in streams]
-        made = [[tokens_in(each.result(TIMEOUT)) for each in its_reading] for its_reading in reading]
-    finally:
-        for server in servers:
-            server.close()
-    assert made == expected
-    assert labkit_threads() == []

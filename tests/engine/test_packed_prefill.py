@@ -1,25 +1,17 @@
 """Prompts in chunks beside the decode steps: the same tokens, and nobody waits."""
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
-from chunked_engines import (
-    EACH_PARAMS,
-    EXPECTED,
-    LONG,
-    PACKED,
-    PROMPTS,
-    in_chunks_of,
-    joining_ids,
-    packed_engine,
-    record_chunks,
-)
 from helpers import (
     GREEDY,
     SEEDED,
+    Boom,
     assert_no_block_is_lost,
+    failing,
     make_engine,
     run,
     small_model,
@@ -28,11 +20,43 @@ from helpers import (
     tokens_of,
 )
 
-from labkit import FinishReason
+from labkit import LADDER, FinishReason, SamplingParams
 from labkit.engine import packed_prefill
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.step import fused_chunk
+from labkit.engine.step.chunk import ChunkInFlight
 from labkit.errors import OptionError
+
+PACKED = LADDER["13"].options
+PROMPTS = [(1, 2, 3), tuple(range(20, 39)), (5, 6), (1, 2, 3, 4), (7,), tuple(range(40, 52))]
+EACH_PARAMS = [GREEDY, SEEDED, GREEDY, replace(SEEDED, seed=8), GREEDY, SEEDED]
+EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
+LONG = tuple(range(50, 80))
+
+
+def packed_engine(parts=None, **settings):
+    return make_engine(options=PACKED, parts=parts, **settings)
+
+
+def in_chunks_of(num_tokens, num_ahead=1, **settings):
+    """num_ahead: chunks in flight at most while nobody runs, as if graphs had no more rows."""
+    budgets = {"prefill_max_tokens": num_tokens * num_ahead, "prefill_chunk_tokens": num_tokens}
+    engine = packed_engine(**budgets, **settings)
+    engine.prefill.chunk_step.max_tokens = num_tokens
+    return engine
+
+
+def record_chunks(engine):
+    """The number of tokens that each prompt has in each chunk, as they are made."""
+    counts, make_chunk = [], engine.prefill.make_chunk
+
+    def noted(*about):
+        chunk = make_chunk(*about)
+        counts.append([end - start for start, end in pairwise(chunk.starts)])
+        return chunk
+
+    engine.prefill.make_chunk = noted
+    return counts
 
 
 def long(num_tokens, params=GREEDY):
@@ -118,16 +142,30 @@ def test_while_a_prompt_is_computed_the_others_get_a_token_in_every_step(decode_
     }
 
 
+OF_8 = [
+    (0, 3, 100),
+    (1, 1, 4),
+    (1, 3, 12),
+    (2, 5, 8),
+    (2, 3, 4),
+    (1, 7, 28),
+    (1, 40, 28),
+    (4, 9, 4),
+    (8, 9, 4),
+]
+OF_128 = [(64, 31, 4), (64, 32, 8), (8, 40, 20), (1, 20, 80), (1, 40, 100), (70, 90, 12)]
+
+
 @pytest.mark.parametrize(
-    ("num_running", "num_waiting", "expected"),
-    [(0, 3, 100), (1, 1, 4), (1, 3, 12), (2, 5, 8), (2, 3, 4), (1, 7, 28), (1, 40, 28), (4, 9, 4), (8, 9, 4)],
+    ("max_batch_size", "num_running", "num_waiting", "expected"),
+    [*((8, *each) for each in OF_8), *((128, *each) for each in OF_128)],
 )
-def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
-    num_running, num_waiting, expected
+def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does_or_that_are_many(
+    max_batch_size, num_running, num_waiting, expected
 ):
     engine = packed_engine(prefill_max_tokens=100, prefill_chunk_tokens=4, prefix_cache=False)
     scheduler = SimpleNamespace(
-        config=engine.scheduler.config,  # of 8 together
+        config=replace(engine.scheduler.config, max_batch_size=max_batch_size),
         running=dict.fromkeys(range(num_running)),
         joining={},
         waiting=[SimpleNamespace(num_tokens=5)] * num_waiting,
@@ -136,20 +174,6 @@ def test_a_chunk_grows_with_the_requests_that_could_run_beside_each_that_does(
     assert engine.prefill.max_tokens == expected
     scheduler.config = replace(scheduler.config, prefill_max_tokens=10)
     assert engine.prefill.max_tokens == min(10, expected)
-
-
-@pytest.mark.parametrize(
-    ("num_running", "num_waiting", "times"), [(64, 31, 1), (64, 32, 2), (8, 40, 5), (1, 40, 40), (70, 90, 3)]
-)
-def test_a_chunk_grows_where_many_could_run_whoever_does(num_running, num_waiting, times):
-    engine = packed_engine(prefill_max_tokens=1000, prefill_chunk_tokens=4, prefix_cache=False)
-    engine.prefill._scheduler = SimpleNamespace(
-        config=replace(engine.scheduler.config, max_batch_size=128),
-        running=dict.fromkeys(range(num_running)),
-        joining={},
-        waiting=[SimpleNamespace(num_tokens=5)] * num_waiting,
-    )
-    assert engine.prefill.max_tokens == 4 * times
 
 
 def test_full_chunks_are_launched_one_behind_another_until_somebody_runs():
@@ -226,39 +250,59 @@ def test_a_chunk_has_no_more_prompts_than_are_admitted_in_a_step():
     assert [len(each) for each in counts] == [2, 2, 2]
 
 
-# --- requests that leave ---------------------------------------------------------------------------
+# --- chunks that fail ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_steps", range(1, 6))
-@pytest.mark.parametrize("which", [0, 1])
-def test_a_joining_request_can_be_cancelled_at_any_time(which, num_steps):
-    engine = in_chunks_of(9, prefix_cache=False)
-    prompts = [LONG, tuple(range(20, 39))]
-    ids = [engine.add_request(prompt, GREEDY) for prompt in prompts]
-    outputs = [output for _ in range(num_steps) for output in engine.step()]
-    completion = engine.cancel(ids[which])
-    assert completion.finish_reason is FinishReason.CANCELLED
-    engine.check_integrity()
-    other = engine.add_request((5, 6), GREEDY)  # in blocks that were its own
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert handed_out.pop(ids[1 - which]) == tokens_alone(prompts[1 - which], GREEDY)
-    assert handed_out[other] == tokens_alone((5, 6), GREEDY)
-    assert_no_block_is_lost(engine)
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_whoever_was_admitted_to_a_chunk_whose_launch_fails_waits_again(monkeypatch, num_ahead):
+    engine = in_chunks_of(8, num_ahead, prefix_cache=False)
+    ids = [engine.add_request(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+    staging = engine.prefill.chunk_step.staging
+    monkeypatch.setattr(staging, "send", failing(staging.send))
+    with pytest.raises(Boom):
+        engine.step()
+    assert [request.request_id for request in engine.scheduler.waiting] == ids
+    stats = engine.stats()
+    assert (stats.joining, stats.free_blocks) == (0, stats.blocks_per_layer)
+    handed_out = tokens_by_request(run(engine))
+    assert [handed_out[i] for i in ids] == EXPECTED
 
 
-def test_when_blocks_run_out_who_joins_makes_way_for_who_decodes():
-    # 3 + 17 tokens fill 5 of 13 blocks, and the newcomer takes 8: it is admitted, and then in the way.
-    engine = packed_engine(prefill_chunk_tokens=1, prefix_cache=False, max_blocks_per_layer=10)
-    first = engine.add_request((1, 2, 3), long(18))
-    outputs = list(engine.step()) + list(engine.step())
-    second = engine.add_request(LONG, long(2))
-    outputs += run(engine)
-    assert engine.stats().counters.preemptions >= 1
-    assert tokens_by_request(outputs) == {
-        first: tokens_alone((1, 2, 3), long(18)),
-        second: tokens_alone(LONG, long(2)),
-    }
-    assert_no_block_is_lost(engine)
+@pytest.mark.parametrize(("num_ahead", "num_lost"), [(1, 16), (3, 32)])
+def test_chunks_behind_first_tokens_that_cannot_be_read_count_for_nothing(monkeypatch, num_ahead, num_lost):
+    """All chunks are given up, and their prompts are computed again: only that is counted."""
+    engine = in_chunks_of(8, num_ahead, prefix_cache=False)
+    counts = record_chunks(engine)
+    for each in zip(PROMPTS, EACH_PARAMS, strict=True):
+        engine.add_request(*each)
+    monkeypatch.setattr(ChunkInFlight, "read", failing(ChunkInFlight.read))
+    engine.step()
+    with pytest.raises(Boom):
+        engine.step()
+    assert not engine.prefill.in_flight
+    run(engine)
+    num_prompt_tokens = sum(map(len, PROMPTS))
+    assert sum(map(sum, counts)) == num_lost + num_prompt_tokens
+    assert engine.stats().counters.prefill_tokens == num_prompt_tokens
+
+
+@pytest.mark.parametrize("at_call", range(4))
+def test_a_chunk_that_is_not_kept_leaves_the_first_tokens_of_the_chunk_before(monkeypatch, at_call):
+    """It was launched, and comes once more: its tokens lay in one buffer, and the next ones went over those
+    of the chunk before, which were not read yet."""
+    one_token = SamplingParams(1, stop_on_eos=False)
+    prompts = ((1,), (1, 2, 3), (5, 6), (7, 8, 9))
+    budget = {"prefill_max_batch_size": 1, "prefill_max_tokens": 2, "prefill_chunk_tokens": 1}
+    engine = make_engine(options=LADDER["14"].options, block_size=1, max_batch_size=2, **budget)
+    request_ids = [engine.add_request(prompt, one_token) for prompt in prompts]
+    insert = failing(engine.prefix_cache.insert, at_call)
+    monkeypatch.setattr(engine.prefix_cache, "insert", insert)
+    outputs = []
+    with pytest.raises(Boom):
+        while engine.has_work:
+            outputs += engine.step()
+    made = tokens_by_request(outputs + run(engine))
+    assert [made[i] for i in request_ids] == [tokens_alone(prompt, one_token) for prompt in prompts]
 
 
 # --- a part of the reader's ------------------------------------------------------------------------
@@ -275,7 +319,7 @@ def test_a_wrong_part_fails_loudly_and_its_requests_wait_on():
     with pytest.raises(OptionError, match=r"wrong chunk: context_lens is \[8\], not \[0\]"):
         engine.step()
     engine.check_integrity()
-    assert joining_ids(engine) == [request_id]
+    assert [request.request_id for request in engine.scheduler.joining] == [request_id]
 
 
 @pytest.mark.parametrize(

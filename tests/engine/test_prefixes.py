@@ -20,9 +20,8 @@ from helpers import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import FinishReason, SamplingParams
+from labkit import SamplingParams
 from labkit.engine import InferenceSession
-from labkit.engine.step.staging import TokenCopy
 from labkit.kvcache import BlockPrefixCache, PrefixCache
 from labkit.ladder import LADDER, ONE_TABLE, OVERLAP, SAMPLING_WITHOUT_SORTS
 from labkit.watch.failures import PlantedError, planted_failure
@@ -110,20 +109,6 @@ def test_a_hit_and_a_miss_give_the_same_tokens(options, params):
     assert_no_block_is_lost(engine)
 
 
-@pytest.mark.slow
-@engines
-def test_the_system_prompt_of_64_questions_is_computed_once(options):
-    """Scaled to the model's positions: 24 shared tokens and questions of 8."""
-    engine = blocks_engine(options, max_batch_size=16, prefill_max_batch_size=16)
-    prompts = [(*SYSTEM, i, *range(7)) for i in range(64)]
-    params = SamplingParams(4)
-    assert tokens_of(engine.generate(prompts, params)) == [tokens_alone(p, params) for p in prompts]
-    computed, reused = prompt_tokens(engine)
-    assert reused == 63 * len(SYSTEM) and computed == len(SYSTEM) + 64 * 8
-    assert reused / (64 * len(SYSTEM)) > 0.95
-    assert_no_block_is_lost(engine)
-
-
 def test_a_conversation_of_ten_turns_computes_only_what_is_new():
     engine, size = blocks_engine(), 4
     said: tuple[int, ...] = ()
@@ -163,19 +148,6 @@ def test_a_cancelled_request_leaves_what_is_certain_though_a_step_is_in_flight(o
     assert texts_in(engine) == {text[:end] for end in range(4, len(text), 4) if end <= len(text) - 1}
     assert_blocks_are_right(engine)
     assert_no_block_is_lost(engine)
-
-
-@engines
-@pytest.mark.parametrize("num_new", [1, 2, 3, 4])
-def test_a_text_that_the_model_ends_leaves_no_token_that_was_in_flight(options, num_new):
-    made = tokens_alone(SYSTEM[:7], LONG)
-    eos = next(t for i, t in enumerate(made) if i + 1 >= num_new and t not in made[:i])
-    engine = make_engine(small_model(eos_token_id=eos), options)
-    (completion,) = engine.generate([SYSTEM[:7]], SamplingParams(20))
-    assert completion.finish_reason is FinishReason.STOP
-    text = SYSTEM[:7] + completion.token_ids
-    assert texts_in(engine) == {text[:end] for end in range(4, len(text), 4)}
-    assert_blocks_are_right(engine)
 
 
 ORACLE = copy.deepcopy(small_model().network)  # in which no failure is planted
@@ -234,16 +206,6 @@ def test_nobody_behind_the_one_that_waits_comes_before_it():
     assert [r.request_id for r in engine.scheduler.waiting] == ids[1:]
 
 
-@pytest.mark.parametrize("options", [BLOCKS, IN_CHUNKS], ids=["12, blocks", "14"])
-def test_if_all_hashes_collide_each_gets_its_own_tokens_and_nobody_waits_for_ever(options):
-    engine = blocks_engine(options, parts={"prefixes": OneKey}, prefill_chunk_tokens=7)
-    prompts = [SYSTEM, (*SYSTEM, 1), SYSTEM[4:], (*SYSTEM[:8], 5), (*SYSTEM, 1), SYSTEM[8:]]
-    for _ in range(2):
-        assert tokens_of(engine.generate(prompts, GREEDY)) == [tokens_alone(p, GREEDY) for p in prompts]
-    assert engine.stats().prefix_entries == 1
-    assert_no_block_is_lost(engine)
-
-
 # --- failures --------------------------------------------------------------------------------------
 
 
@@ -258,26 +220,6 @@ def no_numbers(function, at_call, row=0, mark=None):
         return tokens
 
     return wrapper
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("at_call", [0, 1, 5])
-@pytest.mark.parametrize("place", ["prefill", "decode"])
-@engines
-def test_a_request_whose_logits_are_no_numbers_leaves_no_block(monkeypatch, options, place, at_call):
-    engine = blocks_engine(options)
-    owner, name, mark = (engine.prefill, "sample", None) if place == "prefill" else (TokenCopy, "read", -1)
-    monkeypatch.setattr(owner, name, no_numbers(getattr(owner, name), at_call, mark=mark))
-    prompts = [SYSTEM[:9], *(SYSTEM[i : i + 9] for i in range(1, 6))]
-    completions = []
-    for prompt in prompts if place == "prefill" else prompts[:1]:  # one step for each prompt
-        completions += engine.generate([prompt], LONG)
-    failed = completions[at_call if place == "prefill" else 0]
-    assert failed.finish_reason is FinishReason.ERROR
-    assert not {each for each in texts_in(engine) if each == failed.prompt_token_ids[: len(each)]}
-    assert_blocks_are_right(engine)
-    assert tokens_of(engine.generate(prompts, LONG)) == [tokens_alone(prompt, LONG) for prompt in prompts]
-    assert_no_block_is_lost(engine)
 
 
 def test_blocks_that_a_broken_request_shares_go_and_those_who_run_on_them_keep_theirs(monkeypatch):

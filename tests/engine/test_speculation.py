@@ -5,11 +5,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from drafting_cases import NGRAMS, PLACES, REPEATED, drafting, texts_of
+from drafting_cases import NGRAMS, REPEATED, drafting, texts_of
 from helpers import (
-    Boom,
     assert_no_block_is_lost,
-    failing,
     make_engine,
     run,
     tokens_alone,
@@ -20,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_marks import needs_triton
 
-from labkit import CacheConfig, FinishReason, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit import FinishReason, LanguageModel, SamplingParams
 from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance, SeenPairs
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.engine.step.verify_flight import ResidentVerifyStep
@@ -155,33 +153,6 @@ def test_refused_drafts_leave_no_block_and_no_prefix_behind(monkeypatch, as_on_g
     assert engine.stats().counters.reused_tokens > 40
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, place):
-    engine = make_engine(None, NGRAMS, prefix_cache=False, block_size=3)
-    params = SamplingParams(24)
-    drafting(engine, texts_of(REPEATED[:3], params), wrong_at=2)
-    ids = [engine.add_request(prompt, params) for prompt in REPEATED[:3]]
-    outputs = []
-    while engine.stats().counters.accepted_tokens < 5:
-        outputs += engine.step()
-    before = [(s.num_tokens, [kv.tolist() for kv in s.dense_kv()]) for s in engine.scheduler.running.values()]
-    num_free = engine.stats().free_blocks
-    owner, name = PLACES[place](engine)
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, failing(getattr(owner, name)))
-            with pytest.raises(Boom):
-                engine.step()
-        engine.check_integrity()
-        assert before == [
-            (s.num_tokens, [kv.tolist() for kv in s.dense_kv()]) for s in engine.scheduler.running.values()
-        ]
-        assert engine.stats().free_blocks == num_free
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in ids] == [tokens_alone(prompt, params) for prompt in REPEATED[:3]]
-    assert_no_block_is_lost(engine)
-
-
 def test_logits_that_are_no_numbers_behind_a_draft_end_only_their_own_request(monkeypatch):
     engine = make_engine(None, NGRAMS)
     drafting(engine, texts_of(REPEATED[1:3], SamplingParams(24)))
@@ -313,14 +284,9 @@ def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(model, num_requests):
     ]
     made = {}
     for options in (NGRAMS, BLOCK_PREFIX_CACHE):
-        engine = InferenceEngine(
-            model,
-            options,
-            device="cuda",
-            dtype=torch.float32,
-            cache=CacheConfig(block_size=8, max_blocks_per_layer=300),
-            scheduler=SchedulerConfig(max_batch_size=20),
-        )
+        sizes = {"block_size": 8, "max_blocks_per_layer": 300}
+        together = {"max_batch_size": 20, "prefill_max_batch_size": 20}
+        engine = make_engine(model, options, device="cuda", **sizes, **together)
         made[options] = tokens_of(engine.generate(prompts, params))
         counters = engine.stats().counters
         if options is BLOCK_PREFIX_CACHE:

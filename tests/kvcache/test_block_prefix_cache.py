@@ -70,9 +70,6 @@ def test_blocks_that_were_kept_before_one_that_is_not_full_go_in_order_all_the_s
     assert prefix_cache.lookup((*text(1, 2), 9)).num_tokens == 4  # the second went, and not the first
 
 
-# --- hashes ----------------------------------------------------------------------------------------
-
-
 # --- who goes first --------------------------------------------------------------------------------
 
 
@@ -96,9 +93,3 @@ def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeyp
         assert prefix_cache.evict_one()
     assert len(looked) == 10 + 1
     session.release()
-
-
-# --- forgotten, cleared ----------------------------------------------------------------------------
-
-
-# --- what is being computed ------------------------------------------------------------------------

@@ -106,32 +106,3 @@ def test_after_each_move_kept_rows_are_right_and_only_those_of_changed_lists_are
         assert rows_made(cached, batch) == changed
         assert torch.equal(cached.build(batch), rebuilt.build(batch))
         known = lists
-
-
-def shrink(session):
-    session.num_tokens = 1
-    session.roll_back()
-
-
-@pytest.mark.parametrize(("forgets", "row"), [(True, [0, 4, 2]), (False, [0, 1, 2])])
-def test_the_signature_alone_would_miss_a_list_that_shrank_and_grew_again(monkeypatch, forgets, row):
-    """Same length, same last block, another middle: why `roll_back` forgets the rows."""
-    if not forgets:
-        monkeypatch.setattr(InferenceSession, "_forget_rows", lambda self: None)
-    manager = make_manager(num_layers=1, block_size=1, max_blocks_per_seq=3)
-    session, grows, goes = (InferenceSession(manager) for _ in range(3))
-    tables = CachedBlockTables(manager, 1)
-    append_tokens(session, first=0, num_tokens=3)
-    append_tokens(grows, first=10)
-    append_tokens(goes, first=20)
-    assert session.block_ids_per_layer == [[0, 1, 2]]
-    assert tables.build([session]).tolist() == [[[0, 1, 2]]]
-    shrink(session)
-    append_tokens(grows, first=11)  # takes block 1
-    goes.release()  # frees block 4
-    append_tokens(session, first=30, num_tokens=2)
-    assert session.block_ids_per_layer == [[0, 4, 2]]
-    assert tables.build([session]).tolist() == [[row]]
-
-
-# --- the buffers -----------------------------------------------------------------------------------

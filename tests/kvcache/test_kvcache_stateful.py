@@ -12,14 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from labkit.engine import InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import (
-    CachedBlockTables,
     FullBatchWrite,
     IdentityPosWrite,
     IndexedWrite,
     KVBlockManager,
     MutableInfoBlockManager,
     PrefixCache,
-    RebuiltBlockTables,
 )
 
 pytestmark = pytest.mark.slow
@@ -49,8 +47,6 @@ class CacheMachine(RuleBasedStateMachine):
             max_blocks_per_layer=num_blocks,
             kv_write=writer(torch.device("cpu")),
         )
-        self.cached_tables = CachedBlockTables(self.manager, MAX_BATCH)
-        self.rebuilt_tables = RebuiltBlockTables(self.manager, MAX_BATCH)
         self.prefix_cache = PrefixCache(self.manager, MAX_ENTRIES)
         self.numbers: dict[InferenceSession, list] = {}
         self.token_ids: dict[InferenceSession, tuple[int, ...]] = {}
@@ -153,13 +149,6 @@ class CacheMachine(RuleBasedStateMachine):
                 copied[last_id] += 1
                 taken += 1
         return taken
-
-    @somebody_runs
-    @rule(which=SOME)
-    def build_tables(self, which):
-        """Rows that were kept are what they would be if they were made anew."""
-        batch = self.pick_some(which)
-        assert torch.equal(self.cached_tables.build(batch), self.rebuilt_tables.build(batch))
 
     @somebody_runs
     @rule(which=ANY)

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from helpers import failing, holds, kv_numbers, make_manager, manager_state
+from helpers import holds, kv_numbers, make_manager, manager_state
 from hypothesis import given
 from hypothesis import strategies as st
 from reservations import count, kinds, prompted, reserve
 
-from labkit.errors import OutOfBlocksError
-from labkit.kvcache import MutableInfoBlockManager, PrefixCache
+from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager, PrefixCache
 
 
 @kinds
@@ -69,35 +68,6 @@ def test_what_is_booked_is_what_an_append_books(block_size, lengths, forked, dat
         assert all(map(torch.equal, kept, kv_numbers(managers[1], 100 * i, lengths[i])))
 
 
-@pytest.mark.slow
-@kinds
-@given(
-    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), num_forks=st.integers(0, 2), data=st.data()
-)
-def test_where_blocks_run_out_all_is_as_before_once_it_is_cut_back(kind, lengths, num_forks, data):
-    """In whichever table and for whichever request; a private copy of a shared block may stay."""
-    manager = make_manager(kind, max_blocks_per_layer=30)
-    sessions = [prompted(manager, 100 * i, length) for i, length in enumerate(lengths)]
-    sessions += [sessions[i % len(sessions)].fork() for i in range(num_forks)]
-    taken = sum(s.next_token_takes_block for s in sessions) * manager.num_tables
-    if not taken:
-        return
-    held = [s.dense_kv() for s in sessions]
-    at_call = data.draw(st.integers(0, max(0, taken - 1 - num_forks * manager.num_tables)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager, "allocate_block", failing(manager.allocate_block, at_call, OutOfBlocksError))
-        with pytest.raises(OutOfBlocksError):
-            reserve(*sessions)
-    for session in sessions:
-        session.roll_back()
-    manager.check_integrity(sessions)
-    for session, kv in zip(sessions, held, strict=True):
-        assert all(map(torch.equal, session.dense_kv(), kv))
-    reserve(*sessions)
-    count(*sessions)
-    manager.check_integrity(sessions)
-
-
 # --- room for a prompt -----------------------------------------------------------------------------
 
 
@@ -129,3 +99,52 @@ def test_room_for_a_prompt_behind_a_shared_block_is_made_in_a_copy(kind):
     other.roll_back()
     manager.check_integrity([session, other])
     assert holds(session, (100, 6)) and holds(other, (100, 6))
+
+
+# --- one table for all layers -----------------------------------------------------------------------
+
+
+def test_a_block_is_taken_once_for_all_layers():
+    one, per_layer = (
+        make_manager(kind, num_layers=3) for kind in (OneTableBlockManager, MutableInfoBlockManager)
+    )
+    sessions = [prompted(manager, 0, 10) for manager in (one, per_layer)]
+    assert one.num_tables == 1 and per_layer.num_tables == 3
+    assert sessions[0].block_ids_per_layer == [[0, 1, 2]]
+    assert sessions[1].block_ids_per_layer == [[0, 1, 2], [8, 9, 10], [16, 17, 18]]
+    assert one.num_free_blocks == per_layer.num_free_blocks == 5
+    assert one.k_cache.shape == per_layer.k_cache.shape  # the memory is the same; the books are a third
+    assert [one.info(i).length for i in range(3)] == [4, 4, 2]
+    assert torch.equal(one.k_cache, per_layer.k_cache) and torch.equal(one.v_cache, per_layer.v_cache)
+    sessions[0].release()
+    assert one.num_free_blocks == 8
+    one.check_integrity([])
+
+
+def test_a_copy_on_write_copies_the_bytes_of_every_layer():
+    manager = make_manager(OneTableBlockManager, num_layers=3)
+    first = prompted(manager, 7, 6)
+    second = first.fork()
+    assert reserve(first) == [[0]]
+    old, new = second.block_ids_per_layer[0][-1], first.block_ids_per_layer[0][-1]
+    assert (old, new) == (1, 2)
+    for cache in (manager.k_cache, manager.v_cache):
+        for layer in cache:
+            assert torch.equal(layer[new], layer[old])
+            assert layer[new][:, :2].any()
+    assert not any(torch.equal(manager.k_cache[0, new], manager.k_cache[i, new]) for i in (1, 2))
+    assert [manager.refcount(i) for i in (0, 1, 2)] == [2, 1, 1]
+    manager.k_cache[:, new, :, 2:], manager.v_cache[:, new, :, 2:] = -1, -1  # what a step will write
+    count(first)
+    assert holds(second, (7, 6))
+    manager.check_integrity([first, second])
+
+
+def test_live_slots_are_those_of_every_layer():
+    manager = make_manager(OneTableBlockManager, num_layers=3)
+    prompted(manager, 0, 6)
+    live = manager.live_slots()
+    assert live.shape == (3, 8, 4)
+    expected = torch.zeros(8, 4, dtype=torch.bool)
+    expected[0] = expected[1, :2] = True
+    assert all(torch.equal(layer, expected) for layer in live)

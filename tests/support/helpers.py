@@ -115,13 +115,21 @@ def small_model(eos_token_id: int | None = None, config: GPT2Config = CONFIG) ->
     return LanguageModel("random:small", gpt2, ByteTokenizer(eos_token_id))
 
 
-def make_engine(model: LanguageModel | None = None, options=None, parts=None, **settings) -> InferenceEngine:
-    """An engine on the CPU, of rung 00 by default; settings are fields of both configs, mixed."""
+def make_engine(
+    model: LanguageModel | None = None,
+    options=None,
+    parts=None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    **settings,
+) -> InferenceEngine:
+    """An engine, of rung 00 by default; settings are fields of both configs, mixed."""
     cache_settings = {k: settings.pop(k) for k in CacheConfig.__dataclass_fields__ if k in settings}
     return InferenceEngine(
         model or small_model(),
         options or PAGED_ENGINE,
-        device="cpu",
+        device=device,
+        dtype=dtype,
         parts=parts or {},
         cache=CacheConfig(**{"block_size": 4, **cache_settings}),
         scheduler=SchedulerConfig(**{**asdict(EIGHT_AT_A_TIME), **settings}),
@@ -239,22 +247,6 @@ def append_tokens(session: InferenceSession, first: int, num_tokens: int = 1) ->
 
 
 APPENDS = ["append_token", "append_token_batch_fast_path", "append_token_batch"]
-
-
-def append_batch(append: str, sessions: Sequence[InferenceSession], first: int) -> None:
-    """Append token `first` to the first session, the next to the second and so on, by one of APPENDS."""
-    manager = sessions[0].kv_manager
-    keys, values = kv_numbers(manager, first, len(sessions))
-    for layer_idx in range(manager.num_layers):
-        block_ids_list = [session.block_ids_per_layer[layer_idx] for session in sessions]
-        batch = block_ids_list, keys[layer_idx].transpose(0, 1), values[layer_idx].transpose(0, 1)
-        if append == "append_token":
-            for each in zip(*batch, strict=True):
-                manager.append_token(layer_idx, *each)
-        else:
-            getattr(manager, append)(layer_idx, *batch)
-    for session in sessions:
-        session.num_tokens += 1
 
 
 def holds(session: InferenceSession, *runs: tuple[int, int]) -> bool:

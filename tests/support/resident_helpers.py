@@ -1,14 +1,13 @@
-"""Engines whose decode step is on the device: options, requests, and places where a step can fail."""
+"""Engines whose decode step is on the device: options and requests."""
 
 import pytest
 import torch
-from helpers import ENGINES, GREEDY, SEEDED, tokens_alone
+from helpers import ENGINES, GREEDY, SEEDED, make_engine, tokens_alone
 
-from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import InferenceEngine, SamplingParams
 from labkit.engine.step.graphed import batch_buckets
-from labkit.engine.step.staging import TokenCopy
+from labkit.engine.step.lanes import LanedDeviceStep
 
-RUNG_00 = LADDER["00"].options
 NAMES = {options: name for name, options in ENGINES.items()}  # some have two
 # Without drafts: their steps are not decode steps.
 ALL_RESIDENT = {
@@ -16,29 +15,16 @@ ALL_RESIDENT = {
     for options, name in NAMES.items()
     if options.block_tables == "resident" and options.speculation == "none"
 }
-# Those that read a step's tokens before the next one: after each step, host and device agree.
-RESIDENT = {name: options for name, options in ALL_RESIDENT.items() if options.readback == "at_once"}
-FUSED_WRITE = {name: options for name, options in ALL_RESIDENT.items() if options.kv_write == "fused"}
-resident = pytest.mark.parametrize("options", RESIDENT.values(), ids=RESIDENT)
 all_resident = pytest.mark.parametrize("options", ALL_RESIDENT.values(), ids=ALL_RESIDENT)
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6), (1, 2, 3, 4), (7,)]
 EACH_PARAMS = [GREEDY, SEEDED, GREEDY, SEEDED, GREEDY]
 EXPECTED = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, EACH_PARAMS, strict=True)]
-PLACES = {  # where a step can fail, and in which of its calls
-    "telling the device who runs": (lambda step: step.slots, "send_mapping", 0),
-    "attention in the first layer": (lambda step: step.device_step.attention, "attention", 0),
-    "attention in the second layer": (lambda step: step.device_step.attention, "attention", 1),
-    "when the device has done it all": (lambda step: step.pinned_tokens, "start_copy", 0),
-    "reading the tokens": (lambda step: TokenCopy, "read", 0),
-}
 
 
-def held_by(engine):
-    """Each running request's tokens and bytes in the cache, and the free blocks."""
-    return engine.stats().free_blocks, {
-        r.request_id: (session.num_tokens, [kv.tolist() for kv in session.dense_kv()], list(r.token_ids))
-        for r, session in engine.scheduler.running.items()
-    }
+class FromTwoRows(LanedDeviceStep):
+    """So that small batches have halves, too."""
+
+    least_rows = 2
 
 
 TEXTS = ["To be, or not", "O", "The king is", "Romeo, wherefore art thou", "To be", "My lord,", "What"]
@@ -46,14 +32,8 @@ TEXTS = ["To be, or not", "O", "The king is", "Romeo, wherefore art thou", "To b
 
 def gpu_engine(tiny, options, dtype=torch.float32, block_size=8, **scheduler) -> InferenceEngine:
     """The trained model. Each prompt is prefilled by itself, the same on every rung."""
-    return InferenceEngine(
-        tiny,
-        options,
-        device="cuda",
-        dtype=dtype,
-        cache=CacheConfig(block_size=block_size),
-        scheduler=SchedulerConfig(**{"prefill_max_batch_size": 1, **scheduler}),
-    )
+    settings = {"block_size": block_size, "prefill_max_batch_size": 1, **scheduler}
+    return make_engine(tiny, options, device="cuda", dtype=dtype, **settings)
 
 
 def workload(tiny, num_requests, is_drawn=False):

@@ -12,12 +12,12 @@ EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(9, temperature=1.0, seed=4), SEEDE
 JOINS_AT = [0, 0, 1, 2, 4, 5]  # the step before which each request comes
 
 
-def outputs_of(options, **settings) -> list[list[list[int]]]:
+def outputs_of(options) -> list[list[list[int]]]:
     """What each step of the schedule hands out: a request and its token, in order.
 
     The pool is so small that requests are preempted and prompts evicted.
     """
-    engine = make_engine(options=options, **{"max_blocks_per_layer": 9, "max_batch_size": 4} | settings)
+    engine = make_engine(options=options, max_blocks_per_layer=9, max_batch_size=4)
     steps, waiting = [], list(zip(JOINS_AT, PROMPTS, EACH_PARAMS, strict=True))
     while waiting or engine.has_work:
         while waiting and waiting[0][0] == len(steps):

@@ -50,14 +50,6 @@ def test_a_text_that_ends_wastes_one_token():
     assert 0 in after.request_ids and 0 not in after.handed_to
 
 
-def test_a_pool_too_small_makes_the_following_step_wait():
-    each = [SamplingParams(12, stop_on_eos=False)] * 4
-    watched, tokens = watched_run(ONE_BEHIND, each, max_blocks_per_layer=8)
-    assert tokens == [tokens_alone(prompt, each[0]) for prompt in PROMPTS]
-    assert watched.tokens_to_nobody == 0
-    assert any(flight.launched_in == flight.read_in for flight in watched.flights)  # nothing was in flight
-
-
 def test_only_steps_that_are_launched_can_be_watched():
     with (
         pytest.raises(ValueError, match="rung 06"),

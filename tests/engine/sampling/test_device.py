@@ -101,16 +101,6 @@ def test_a_rows_number_is_the_hosts_to_the_last_bit(pairs: list[tuple[int, int]]
     assert_numbers_are_the_hosts(*zip(*pairs, strict=True))
 
 
-@pytest.mark.parametrize(
-    "seed, expected",
-    [(0, 0), (-1, -1), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1), (2**64 + 3, 3)],
-)
-def test_a_seeds_lowest_64_bits_are_read_as_a_signed_number(seed: int, expected: int):
-    assert as_int64(seed) == expected
-    assert torch.tensor([as_int64(seed)]).dtype == torch.int64
-    assert as_int64(seed) & (2**64 - 1) == seed & (2**64 - 1)
-
-
 # --- the same tokens as the host's -----------------------------------------------------------------
 
 BATCHES = st.tuples(st.integers(1, 6), st.integers(1, 40)).flatmap(

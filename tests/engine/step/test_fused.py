@@ -6,12 +6,13 @@ from functools import partial
 from threading import Event
 from types import SimpleNamespace
 
+import helpers
 import pytest
 import torch
 from helpers import ByteTokenizer, assert_no_block_is_lost, tokens_of
 from torch import Tensor
 
-from labkit import LADDER, CacheConfig, InferenceEngine, LanguageModel, SamplingParams, SchedulerConfig
+from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
 from labkit.engine.step import attention as step_attention
 from labkit.engine.step import fused
 from labkit.engine.step.attention import AttendAndWrite
@@ -83,15 +84,9 @@ def below_zero(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def make_engine(model: LanguageModel, options, device: str = "cpu", dtype=None, **scheduler: int):
-    return InferenceEngine(
-        model,
-        options,
-        device=device,
-        dtype=dtype,
-        cache=CacheConfig(block_size=4, prefix_cache=False),
-        scheduler=SchedulerConfig(**{"max_batch_size": 4, "prefill_max_batch_size": 1, **scheduler}),
-    )
+def make_engine(model: LanguageModel, options, device: str = "cpu", dtype=torch.float32, **scheduler: int):
+    sizes = {"max_batch_size": 4, "prefill_max_batch_size": 1, "prefix_cache": False, **scheduler}
+    return helpers.make_engine(model, options, device=device, dtype=dtype, **sizes)
 
 
 @dataclass

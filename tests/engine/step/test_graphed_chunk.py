@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fake_cuda import FakeCuda
-from helpers import SEEDED, assert_no_block_is_lost, tokens_of
+from helpers import assert_no_block_is_lost, tokens_of
 from resident_helpers import gpu_engine, workload
 from triton_marks import needs_triton
 
-from labkit import LADDER, SamplingParams
+from labkit import LADDER
 from labkit.engine.step import graphed
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.graphed_chunk import GraphedChunkStep, most_rows, row_buckets
@@ -103,24 +103,3 @@ def test_on_a_gpu_chunks_give_the_tokens_of_rung_12(tiny, num_tokens, is_drawn):
     assert made[1] == made[0]
     step = engine.prefill.chunk_step
     assert isinstance(step.device_step, GraphedChunkStep) and step.max_tokens == num_tokens
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_a_prompt_joins_in_the_middle_of_a_decode_and_changes_nobody(tiny):
-    settings = {"prefill_chunk_tokens": 8, "max_batch_size": 8}
-    long = SamplingParams(60, stop_on_eos=False)
-    prompts, each = [[1, 2, 3], [5], list(range(1, 50))], [long, long, SEEDED]
-    alone = [
-        gpu_engine(tiny, LADDER["13"].options, **settings).generate([prompt], params)[0].token_ids
-        for prompt, params in zip(prompts, each, strict=True)
-    ]
-    engine = gpu_engine(tiny, LADDER["13"].options, **settings)
-    ids = [engine.add_request(*both) for both in zip(prompts[:2], each[:2], strict=True)]
-    outputs = [output for _ in range(6) for output in engine.step()]
-    ids.append(engine.add_request(prompts[2], each[2]))
-    while engine.has_work:
-        outputs += engine.step()
-        engine.check_integrity()
-    handed_out = {i: tuple(o.token_id for o in outputs if o.request_id == i) for i in ids}
-    assert [handed_out[i] for i in ids] == alone

@@ -8,18 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fault_points import planted_nan
 from helpers import (
-    GREEDY,
-    SEEDED,
     assert_no_block_is_lost,
     make_engine,
-    run,
-    tokens_alone,
-    tokens_by_request,
     tokens_of,
 )
-from resident_helpers import gpu_engine, pad_to_buckets, workload
+from resident_helpers import gpu_engine, workload
 from torch import Tensor
 from triton_marks import needs_triton
 
@@ -28,25 +22,15 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
+from labkit.engine.step.persistent import WIDEST, PersistentLayers
 from labkit.kernels import paged_attention_append_plain, triton_status
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
-from labkit.watch import PlantedError, planted_failure
 
 needs_interpreter = pytest.mark.skipif(
     triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
 )
 TRITON_OPTIONS = replace(HIDDEN_LATENCY, attention="triton")
 PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5,), (1, 2, 3, 4, 5), (7, 7)]
-
-
-class FromTwoRows(LanedDeviceStep):
-    """So that small batches have halves, too."""
-
-    least_rows = 2
-
-
-def hidden_engine(options=HIDDEN_LATENCY, **settings):
-    return make_engine(options=options, parts={"latency": FromTwoRows}, **settings)
 
 
 def note_rows(step: LanedDeviceStep) -> list[tuple[str, int]]:
@@ -76,13 +60,20 @@ def note_rows(step: LanedDeviceStep) -> list[tuple[str, int]]:
         (70, [("first", 35), ("second", 35)]),
     ],
 )
-def test_a_batch_of_32_rows_and_more_goes_through_the_layers_in_halves(batch_size, rows):
-    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
-    step.least_rows = LanedDeviceStep.least_rows  # as on a GPU
-    noted = note_rows(step)
-    with torch.inference_mode():
-        assert step(batch_size, 0, True).shape == (batch_size,)
-    assert noted == rows
+def test_a_batch_of_32_rows_and_more_goes_through_layers_that_fit_in_halves(monkeypatch, batch_size, rows):
+    """Where they gain; on a CPU no half runs beside another."""
+    for fits, gain, expected in (
+        (True, True, rows),
+        (True, False, [("whole", batch_size)]),
+        (False, True, [("whole", batch_size)]),
+    ):
+        monkeypatch.setattr(lanes, "fits_in_l2", lambda layer, device, fits=fits: fits)
+        monkeypatch.setattr(build, "halves_gain", lambda device, gain=gain: gain)
+        step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
+        noted = note_rows(step)
+        with torch.inference_mode():
+            assert step(batch_size, 0, True).shape == (batch_size,)
+        assert noted == expected
 
 
 @pytest.mark.parametrize("begins_early", [False, True])
@@ -90,14 +81,6 @@ def test_halves_are_for_gpus_on_which_no_kernel_begins_early(monkeypatch, begins
     monkeypatch.setattr(lanes, "early_launch", lambda device: {"EARLY": begins_early})
     assert lanes.halves_gain(torch.device("cuda")) != begins_early
     assert not lanes.halves_gain(torch.device("cpu"))
-
-
-def test_on_a_cpu_where_no_half_runs_beside_another_every_batch_goes_as_a_whole():
-    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
-    noted = note_rows(step)
-    with torch.inference_mode():
-        step(70, 0, True)
-    assert noted == [("whole", 70)]
 
 
 @pytest.mark.parametrize(
@@ -121,16 +104,6 @@ def test_a_layer_fits_where_the_cache_has_room_for_three(monkeypatch, model, l2_
     assert lanes.fits_in_l2(FusedLayer(*weights), torch.device("cpu"))
 
 
-@pytest.mark.parametrize("batch_size", [1, 31, 32, 70])
-def test_batches_go_as_a_whole_through_layers_that_do_not_fit(monkeypatch, batch_size):
-    monkeypatch.setattr(lanes, "fits_in_l2", lambda layer, device: False)
-    step = make_engine(options=HIDDEN_LATENCY, max_batch_size=70).decode_step.device_step
-    noted = note_rows(step)
-    with torch.inference_mode():
-        assert step(batch_size, 0, True).shape == (batch_size,)
-    assert noted == [("whole", batch_size)]
-
-
 def test_both_halves_have_the_weights_of_the_step_and_not_a_copy():
     step = make_engine(options=HIDDEN_LATENCY).decode_step.device_step
     assert type(step) is LanedDeviceStep and [type(half) for half in step.halves] == [HalfStep] * 2
@@ -138,65 +111,6 @@ def test_both_halves_have_the_weights_of_the_step_and_not_a_copy():
         assert half.layers is step.layers and half.slots is step.slots and half._tables is step._tables
     first, second = step.halves
     assert first.attention is step.attention and second.attention is not step.attention
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["plain", pytest.param("triton", marks=needs_interpreter)])
-def test_padding_in_the_second_half_changes_no_token_and_no_byte_of_anybody(attention):
-    """5 requests in 8 rows: 4 in the first half, 1 beside 3 that pad in the second."""
-    options = replace(HIDDEN_LATENCY, attention=attention, readback="at_once")
-    engine = hidden_engine(options, max_batch_size=9, prefix_cache=False)
-    manager, slots = engine.kv_manager, engine.decode_step.slots
-    for cache in (manager.k_cache, manager.v_cache):
-        cache.fill_(torch.nan)
-    noted = pad_to_buckets(engine)
-    n = 4 if attention == "triton" else 8
-    params = [replace(SEEDED if i % 2 else GREEDY, max_new_tokens=max(2, n - i)) for i in range(5)]
-    ids = [engine.add_request(*each) for each in zip(PROMPTS, params, strict=True)]
-    outputs = []
-    while engine.has_work:
-        outputs += engine.step()
-        live = manager.live_slots()[:, :, None, :, None]
-        for cache in (manager.k_cache, manager.v_cache):
-            assert not (cache.isnan() & live).any()
-            assert cache[:, manager._num_fresh_used[0] :].isnan().all()  # blocks that nobody was given
-        assert slots.context_lens[slots.padding_slot] == -1
-    handed_out = tokens_by_request(outputs)
-    assert [handed_out[i] for i in ids] == [tokens_alone(*e) for e in zip(PROMPTS, params, strict=True)]
-    assert (5, 8) in noted
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize("is_behind", [False, True])
-@pytest.mark.parametrize("half", [0, 1])
-def test_a_half_that_fails_costs_nobody_a_token(half, is_behind):
-    """The other half was launched, or was not: the whole step is undone."""
-    engine = hidden_engine()
-    ids = [engine.add_request(prompt, GREEDY) for prompt in PROMPTS[:4]]
-    handed_out = list(engine.step())
-    attention = engine.decode_step.device_step.halves[half].attention
-    with planted_failure(attention, "attention", at_call=1, is_behind=is_behind), pytest.raises(PlantedError):
-        while True:
-            handed_out += engine.step()
-    engine.check_integrity()
-    tokens = tokens_by_request(handed_out + run(engine))
-    assert [tokens[i] for i in ids] == [tokens_alone(prompt, GREEDY) for prompt in PROMPTS[:4]]
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize(("half", "row", "ended"), [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3)])
-def test_numbers_that_are_none_in_a_half_end_their_own_request_alone(half, row, ended):
-    engine = hidden_engine(prefix_cache=False)
-    ids = [engine.add_request(prompt, GREEDY) for prompt in PROMPTS[:4]]
-    outputs = list(engine.step())
-    with planted_nan(engine.decode_step.device_step.halves[half].attention, "attention", 2, row):
-        outputs += run(engine)
-    completions = {out.request_id: out.completion for out in outputs if out.completion is not None}
-    for i, (request_id, prompt) in enumerate(zip(ids, PROMPTS, strict=False)):
-        made, expected = completions[request_id], tokens_alone(prompt, GREEDY)
-        assert made.finish_reason == ("error" if i == ended else "length")
-        assert made.token_ids == (expected[: len(made.token_ids)] if i == ended else expected)
-    assert_no_block_is_lost(engine)
 
 
 # --- what a lane has for itself --------------------------------------------------------------------
@@ -238,6 +152,21 @@ def test_weights_of_layers_that_do_not_fit_are_not_asked_for_early(monkeypatch):
     kernels = make_engine(options=TRITON_OPTIONS).decode_step.device_step.kernels
     for product in (kernels.norm_linear, kernels.linear_residual):
         assert not product.keywords.get("prefetch", False)
+
+
+# --- few rows -----------------------------------------------------------------------------------------
+
+
+def test_all_layers_in_one_kernel_are_for_narrow_ones_and_the_packages_attention():
+    step = make_engine(options=HIDDEN_LATENCY).decode_step.device_step
+    assert isinstance(step.few, PersistentLayers)
+    first, attention = step.layers[0], step.attention.attention
+    step.layers[0] = first._replace(qkv=first.qkv._replace(weight=torch.zeros(3, WIDEST + 1)))
+    assert not PersistentLayers.fits(step)
+    step.layers[0] = first
+    assert PersistentLayers.fits(step)
+    step.attention.attention = lambda *arguments: attention(*arguments)
+    assert not PersistentLayers.fits(step)
 
 
 # --- the order of the two streams ------------------------------------------------------------------

@@ -1,101 +1,24 @@
-"""A decode step on the device: reserved, launched and read; what fails leaves all as it was."""
+"""A decode step on the device: the host makes no number for it, and waits for none."""
 
 import pytest
 import torch
 from helpers import (
     GREEDY,
     SEEDED,
-    Boom,
-    assert_no_block_is_lost,
-    failing,
     make_engine,
-    run,
     tokens_alone,
-    tokens_by_request,
     tokens_of,
 )
 from resident_helpers import (
-    EACH_PARAMS,
-    EXPECTED,
-    PLACES,
     PROMPTS,
     all_resident,
     gpu_engine,
-    held_by,
-    resident,
     workload,
 )
 from torch.overrides import TorchFunctionMode
 from triton_marks import needs_triton
 
 from labkit import InferenceEngine
-from labkit.engine.step.resident import StepInFlight
-from labkit.engine.step.staging import TokenCopy
-
-# --- a step that fails -----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("place", PLACES)
-@resident
-def test_a_step_that_fails_leaves_everything_as_if_it_had_not_been(monkeypatch, options, place, times):
-    """Also when the device is ahead of the host by then, and when the next attempts fail like the first."""
-    engine = make_engine(options=options, prefix_cache=False)
-    request_ids = [engine.add_request(*each) for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False)]
-    outputs = [output for _ in range(2) for output in engine.step()]
-    request_ids += [engine.add_request(*each) for each in zip(PROMPTS[3:], EACH_PARAMS[3:], strict=True)]
-    outputs += engine.step()  # they join: the next step has another batch
-    before = held_by(engine)
-    owner, name, at_call = PLACES[place]
-    owner = owner(engine.decode_step)
-    for _ in range(times):
-        with monkeypatch.context() as patch:
-            patch.setattr(owner, name, failing(getattr(owner, name), at_call))
-            with pytest.raises(Boom):
-                engine.step()
-        engine.check_integrity()
-        assert held_by(engine) == before
-    handed_out = tokens_by_request(outputs + run(engine))
-    assert [handed_out[i] for i in request_ids] == EXPECTED
-    assert_no_block_is_lost(engine)
-
-
-@resident
-def test_a_launch_counts_a_token_and_its_reading_gives_it(options):
-    engine = make_engine(options=options, prefix_cache=False)
-    for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
-        engine.add_request(*each)
-    engine.step()
-    running = engine.scheduler.running
-    lengths = [session.num_tokens for session in running.values()]
-    in_flight = engine.decode_step.launch(running)
-    assert isinstance(in_flight, StepInFlight)
-    assert (in_flight.requests, in_flight.sessions) == (list(running), list(running.values()))
-    assert [session.num_tokens for session in running.values()] == [n + 1 for n in lengths]
-    engine.kv_manager.check_integrity(running.values())
-    assert in_flight.read() == [tokens[1] for tokens in EXPECTED[:3]]
-
-
-@resident
-def test_a_launch_that_is_cancelled_takes_the_token_back_and_the_next_makes_it_again(monkeypatch, options):
-    engine = make_engine(options=options, prefix_cache=False)
-    for each in zip(PROMPTS[:3], EACH_PARAMS, strict=False):
-        engine.add_request(*each)
-    engine.step()
-    running, before = engine.scheduler.running, held_by(engine)
-    in_flight = engine.decode_step.launch(running)
-    with monkeypatch.context() as patch:
-        patch.setattr(TokenCopy, "read", failing(TokenCopy.read))
-        with pytest.raises(Boom):
-            in_flight.read()
-    in_flight.cancel(running)
-    engine.check_integrity()
-    assert held_by(engine) == before
-    assert engine.decode_step.launch(running).read() == [tokens[1] for tokens in EXPECTED[:3]]
-
-
-# --- on a GPU --------------------------------------------------------------------------------------
 
 
 class Conversations(TorchFunctionMode):

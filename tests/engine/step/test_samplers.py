@@ -15,7 +15,7 @@ from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.samplers import SearchedSampler, SortedSampler
 from labkit.errors import OptionError
 from labkit.kernels import draw_plain, draw_triton
-from labkit.ladder import CUDA_GRAPHS, DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
+from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
 
 SEARCHED = {name: options for name, options in ENGINES.items() if options.sampler == "searched"}
 searched = pytest.mark.parametrize("options", SEARCHED.values(), ids=SEARCHED)
@@ -53,24 +53,6 @@ def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(option
     for prompt, params, alone in zip(PROMPTS, each, expected, strict=True):
         assert tokens_of(engine.generate([prompt], params)) == [alone]
     assert len(set(expected)) == len(expected)
-
-
-@pytest.mark.slow
-@searched
-@pytest.mark.parametrize(
-    ("batch", "families"),
-    [
-        (["greedy"] * 3, {Draws.NONE}),
-        (["greedy", "temperature"], {Draws.PLAIN}),
-        (["top-k"], {Draws.FILTERED}),
-        (["greedy", "temperature", "top-p"], {Draws.FILTERED}),
-    ],
-)
-def test_a_batch_takes_the_family_that_it_asks_for(options, batch, families):
-    engine = make_engine(options=options)
-    noted = noting_draws(engine)
-    engine.generate(PROMPTS[: len(batch)], [KINDS[name] for name in batch])
-    assert set(noted) == families
 
 
 def test_a_batch_changes_its_family_when_one_leaves_that_draws():
@@ -149,21 +131,6 @@ def test_the_kernel_gives_an_engine_the_tokens_of_rung_00():
     assert tokens_of(make_engine(options=options, max_batch_size=5).generate(PROMPTS, each)) == expected
 
 
-def test_the_numbers_drawn_are_counted_in_every_row_of_a_step_that_draws():
-    """As a sorted step counts them: the state of the slots is the same whatever draws."""
-    states = []
-    for options in (OVERLAP, SAMPLING_WITHOUT_SORTS):
-        engine = make_engine(options=options, max_batch_size=3, prefix_cache=False)
-        for prompt, params in zip(PROMPTS[:3], (GREEDY, PLAIN, TOP_P), strict=True):
-            engine.add_request(prompt, params)
-        for _ in range(4):
-            engine.step()
-        slots = engine.decode_step.slots
-        draws = slots.sampling_state.draws
-        states.append([(draws[i].item(), slots.last_token_ids[i].item()) for i in range(3)])
-    assert states[0] == states[1] and min(states[0])[0] >= 3
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 
@@ -180,16 +147,3 @@ def test_on_a_gpu_there_is_a_graph_for_each_family_and_tokens_are_those_of_sorts
         )
         made[options.sampler] = tokens_of(engine.generate(prompts, params))
     assert made["searched"] == made["sorted"]
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_a_batch_replays_the_graphs_of_its_family(tiny):
-    options = replace(CUDA_GRAPHS, sampler="searched")
-    engine = gpu_engine(tiny, options, max_batch_size=4)
-    expected = {name: Draws.of([params]) for name, params in KINDS.items()}
-    for name, params in KINDS.items():
-        noted = noting_draws(engine)
-        alone = tokens_of(engine.generate([[5, 6, 7]], params))
-        assert set(noted) == {expected[name]}
-        assert tokens_of(engine.generate([[5, 6, 7]], params)) == alone

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from devices import CUDA, busy_gpu
-from helpers import make_engine, run
+from helpers import make_engine
 
 from labkit import LADDER, SamplingParams
 from labkit.engine.step.side_stream import NoSide, SideStream
@@ -80,17 +80,6 @@ def test_no_step_writes_to_a_block_of_a_chunk_that_it_did_not_wait_for(decode_fi
                 serve_at_random(each, seed)
             clashes_found += clashes
     assert found == [] and found_unjoined
-
-
-def test_a_step_that_takes_the_blocks_of_a_prompt_waits_for_its_chunk():
-    engine = full_engine(11, prefill_chunk_tokens=2, prefix_cache=False)
-    with clashes_noted(engine) as clashes:
-        engine.add_request((1,), SamplingParams(30, stop_on_eos=False))
-        for _ in range(4):
-            engine.step()
-        engine.add_request(range(30), SamplingParams(2, stop_on_eos=False))
-        run(engine)
-    assert clashes == [] and engine.stats().counters.preemptions > 0
 
 
 @pytest.mark.cuda

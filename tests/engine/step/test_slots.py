@@ -1,12 +1,11 @@
 """Numbers on their way to the device and back, and what the device knows of each running request."""
 
-import random
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
-from devices import CPU, CUDA, busy_gpu
+from devices import CPU, CUDA
 from helpers import kv_numbers, make_manager
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +98,6 @@ class World:
     kind: type = OneTableBlockManager
     device: torch.device = CPU
     max_batch: int = MAX_BATCH
-    looks: bool = True  # at the device, which waits for it
     running: dict[Request, InferenceSession] = field(default_factory=dict)
     known: list[InferenceSession] = field(default_factory=list)  # whom the device has in a slot
     mapped: list[InferenceSession] | None = None
@@ -176,8 +174,7 @@ class World:
         if not self.running:
             return
         self.update()
-        if self.looks:
-            assert_device_knows(self.slots, self.running)
+        assert_device_knows(self.slots, self.running)
         if fails != "before":
             self.compute()
         if fails:
@@ -228,25 +225,11 @@ def play(world: World, moves: list[tuple]) -> None:
 
 @pytest.mark.slow
 @kinds
+@pytest.mark.parametrize("device", [CPU, pytest.param(CUDA, marks=pytest.mark.cuda)], ids=str)
 @given(moves=MOVES)
 @settings(max_examples=150)
-def test_after_any_history_the_device_knows_what_the_sessions_say_and_was_sent_no_more(kind, moves):
-    play(World(kind), [*SOME_RUN, *moves, ("step",)])
-
-
-def busy_moves(num_moves: int) -> list[tuple]:
-    """A schedule without hypothesis, the same in every run."""
-    rng = random.Random(0)
-    moves = []
-    for _ in range(num_moves):
-        like = rng.choice([None, rng.randrange(9)])
-        what = rng.choice(["join", "leave", "reorder", "step", "step", "step", "step", "fail"])
-        how = {
-            "join": (rng.randrange(9), like, rng.choice(PARAMS)),
-            "fail": (rng.choice(["before", "after"]),),
-        }
-        moves.append((what, *(() if what == "step" else how.get(what, (rng.randrange(9),)))))
-    return moves
+def test_after_any_history_the_device_knows_what_the_sessions_say_and_was_sent_no_more(kind, device, moves):
+    play(World(kind, device=device), [*SOME_RUN, *moves, ("step",)])
 
 
 @kinds
@@ -347,52 +330,3 @@ def test_what_was_put_to_a_tensor_before_is_written_first():
     memory.put("rows", np.array([1]), np.array([7]))
     memory.write()
     assert memory["rows"].tolist() == [5, 7, 0]
-
-
-# --- on a GPU --------------------------------------------------------------------------------------
-
-
-@pytest.mark.cuda
-@kinds
-def test_on_a_gpu_the_device_knows_what_the_sessions_say(kind):
-    play(World(kind, device=CUDA), busy_moves(150))
-
-
-@pytest.mark.cuda
-@kinds
-def test_on_a_gpu_the_device_knows_it_though_nobody_waits_between_two_steps(kind):
-    """Trap 5: while the GPU is busy, many batches are sent one after the other. What each step would have
-    seen is compared with the same schedule on the CPU."""
-
-    def seen(device: torch.device) -> list[dict[str, Tensor]]:
-        random.seed(0)  # of requests that bring no seed
-        world = World(kind, device=device, max_batch=4)
-        snapshots = []
-        for step in range(24):
-            if step % 3 == 0:
-                if len(world.running) == 4:
-                    world.leave(step)
-                world.join(step % 7, None, PARAMS[step % len(PARAMS)])
-            if device == CUDA and step % 8 == 0:
-                busy_gpu()
-            world.update()
-            slots, mapping = world.slots, world.slots.slot_mapping.clone()
-            state = vars(slots) | slots.sampling_state._asdict()
-            snapshots.append(
-                {name: tensor[mapping] for name, tensor in state.items() if is_state(name, tensor)}
-                | {"block_tables": slots.block_tables[:, mapping]}
-            )
-            world.compute()
-            for b, (request, session) in enumerate(world.running.items()):
-                session.num_tokens += 1
-                request.output_token_ids.append(world.made * 1000 + b)
-        return snapshots
-
-    def is_state(name: str, value: object) -> bool:
-        return isinstance(value, Tensor) and name not in ("block_tables", "slot_mapping", "draws")
-
-    on_gpu, on_cpu = seen(CUDA), seen(CPU)
-    for step, (gpu, cpu) in enumerate(zip(on_gpu, on_cpu, strict=True)):
-        assert len(cpu) >= 7
-        for name in cpu:
-            assert torch.equal(gpu[name].cpu(), cpu[name]), (step, name)

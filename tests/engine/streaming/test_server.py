@@ -1,5 +1,6 @@
 """The server: in which order requests go, which are refused, and how streams end when it is closed."""
 
+import asyncio
 import gc
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 
+import async_helpers
 import pytest
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
 from streaming_helpers import (
@@ -239,3 +241,30 @@ def test_a_server_that_was_not_closed_does_not_keep_python_from_exiting():
         timeout=TIMEOUT,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+# --- on an event loop ------------------------------------------------------------------------------
+
+
+def test_without_an_event_loop_a_request_is_refused_and_takes_no_room():
+    with serving(max_inflight_requests=1) as server:
+        for _ in range(2):
+            with pytest.raises(StreamError, match="no event loop runs in this thread: call submit_async in"):
+                server.submit_async((1, 2, 3), GREEDY)
+        assert tokens_in(list(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
+
+
+def test_a_task_may_close_its_own_server():
+    async def close(server):
+        hold(server)
+        stream = server.submit_async((1, 2, 3), LONG)
+        await anext(stream)
+        server.close()
+        with pytest.raises(StreamError, match="the server was closed when this request had"):
+            await async_helpers.read(stream)
+        with pytest.raises(StreamError, match="the server is closed and takes no more requests"):
+            server.submit_async((1, 2, 3), GREEDY)
+
+    with serving() as server:
+        asyncio.run(close(server))
+    assert server.engine.stats().counters.finished == {"cancelled": 1}

@@ -1,12 +1,14 @@
 """The worker: it sleeps, it alone touches the engine, it survives steps that fail and floods of requests."""
 
-import random
+import asyncio
 import threading
 import time
 from concurrent.futures import Future
 from itertools import pairwise
 
+import async_helpers
 import pytest
+from async_helpers import submit_and_read_all
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone
 from streaming_helpers import (
     EACH_PARAMS,
@@ -30,7 +32,7 @@ from labkit.engine import StreamingServer
 from labkit.engine import prefill as prefill_module
 from labkit.engine import request as request_module
 from labkit.engine.streaming import worker as streaming_worker
-from labkit.errors import OverloadedError, StreamError
+from labkit.errors import StreamError
 
 # --- steps that fail -------------------------------------------------------------------------------
 
@@ -140,38 +142,6 @@ def test_only_one_thread_touches_the_engine(monkeypatch):
     assert seen == {"labkit-streaming"}
 
 
-def test_many_submit_read_and_leave_at_random(submit_to):
-    engine = make_engine(max_batch_size=4, max_blocks_per_layer=14, decode_first=True)
-
-    def client(number):
-        dice = random.Random(number)
-        for _ in range(8):
-            which = dice.randrange(len(PROMPTS))
-            try:
-                stream = submit(PROMPTS[which], EACH_PARAMS[which])
-            except OverloadedError:
-                time.sleep(0.002)
-                continue
-            leaves_after = dice.choice([0, 1, 3, 99])
-            received = ()
-            for _, chunk in zip(range(leaves_after), stream, strict=False):
-                received += chunk.token_ids
-            assert received == EXPECTED[which][: len(received)]
-            assert leaves_after < 99 or received == EXPECTED[which]
-            if dice.random() < 0.5:
-                stream.close()
-
-    with serving(engine, max_inflight_requests=6, stream_interval=2) as server:
-        submit = submit_to(server)
-        for each in [start(client, number) for number in range(8)]:
-            each.result(TIMEOUT)
-        wait_for(lambda: not server.worker._unfinished)
-        wait_for(lambda: not engine.has_work)
-        stats = engine.stats()
-        assert (stats.waiting, stats.running) == (0, 0)
-        assert sum(stats.counters.finished.values()) > 8
-
-
 # --- a flood ---------------------------------------------------------------------------------------------
 
 
@@ -248,3 +218,79 @@ def test_however_much_was_read_while_nobody_ran_whoever_runs_gets_tokens_beside_
             assert stream.result(TIMEOUT)[-1].completion.token_ids == EXPECTED[0]
         finally:
             is_over.set()
+
+
+# --- on an event loop ------------------------------------------------------------------------------
+
+
+def test_two_loops_and_threads_are_served_at_once():
+    def read_by_thread(server, prompt, params):
+        return tokens_in(list(server.submit(prompt, params)))
+
+    with serving() as server:
+        loops = [
+            start(lambda: asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))) for _ in range(2)
+        ]
+        threads = [start(read_by_thread, server, *each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
+        for loop in loops:
+            assert [tokens_in(chunks) for chunks in loop.result(TIMEOUT)] == EXPECTED
+        assert [thread.result(TIMEOUT) for thread in threads] == EXPECTED
+    assert server.engine.stats().counters.finished == {"length": 18}
+
+
+@pytest.mark.parametrize(("stream_interval", "sizes"), [(1, [1, 2] + [3] * 8), (4, [3, 3, 3])])
+def test_a_loop_is_woken_once_a_step_with_all_its_tokens(stream_interval, sizes):
+    engine = make_engine()
+    gate = Gate(engine)
+
+    async def count_deliveries(server):
+        loop, delivered = asyncio.get_running_loop(), []
+        call = loop.call_soon_threadsafe
+
+        def noting(function, items):
+            delivered.append(len(items))
+            return call(function, items)
+
+        loop.call_soon_threadsafe = noting
+        prompts = [(1, 2, 3), (5, 6), (7,)]
+        streams = gate.submit_all(server.submit_async, prompts, [SamplingParams(9)] * 3)
+        gate.allow()
+        read_by_each = await asyncio.gather(*map(async_helpers.read, streams))
+        assert [tokens_in(chunks) for chunks in read_by_each] == [
+            tokens_alone(prompt, SamplingParams(9)) for prompt in prompts
+        ]
+        return delivered
+
+    with serving(engine, stream_interval=stream_interval) as server:
+        delivered = asyncio.run(count_deliveries(server))
+    if stream_interval == 1:
+        assert len(delivered) == engine.stats().counters.steps
+    assert delivered == sizes
+
+
+def test_a_loop_that_is_busy_holds_nobody_up_and_gets_its_tokens_later():
+    with serving() as server:
+
+        async def block():
+            stream = server.submit_async((1, 2, 3), LONG)
+            for _ in range(2):  # no task of this loop runs meanwhile
+                assert tokens_in(list(server.submit((5, 6), LONG))) == tokens_alone((5, 6), LONG)
+            return await async_helpers.read(stream)
+
+        chunks = asyncio.run(block())
+    assert tokens_in(chunks) == tokens_alone((1, 2, 3), LONG)
+    assert [len(chunk.token_ids) for chunk in chunks] == [1] * 50
+
+
+def test_queues_are_filled_in_the_loops_thread(monkeypatch):
+    seen = set()
+    put_each = streaming_worker.put_each
+
+    def noting(items):
+        seen.add(threading.get_ident())
+        put_each(items)
+
+    monkeypatch.setattr(streaming_worker, "put_each", noting)
+    with serving() as server:
+        asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
+    assert seen == {threading.get_ident()}
