@@ -16,7 +16,8 @@ from labkit.results.fleet import FleetRecord
 from labkit.results.host_time import HostTimeRecord
 from labkit.results.http import HttpRecord, ReplicasRecord
 from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord, TilesRecord
-from labkit.results.peers import LoadsRecord, PeersRecord
+from labkit.results.loads import LoadsRecord
+from labkit.results.peers import PeersRecord
 from labkit.results.profiles import DeviceTimeRecord, ProfileRecord
 from labkit.results.ranks import RanksRecord
 from labkit.results.record import Host, Record

@@ -1,17 +1,15 @@
-"""Recorded runs through labkit and other engines: of one workload, and of several loads with their limits."""
+"""Recorded runs of one workload through labkit and through other engines."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time, read_as
+from labkit.results.typed import Count, Positive, Some, Time
 
 OURS = "labkit"  # engines whose names begin so
 
@@ -135,148 +133,4 @@ class PeersRecord(WorkloadRecord):
                 f"{reference} is": said if engine != reference else "",
                 f"same tokens, of {self.num_requests}": self.same_tokens(engine),
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
-
-
-@dataclass(frozen=True)
-class LoadRun(Sample):
-    """A run of a load through an engine, timed from outside by the wall clock, in seconds.
-
-    equal_requests: that got the tokens of the load's first run; None where they are drawn. ttft, itl_us: of
-    all requests, the latter in microseconds; empty unless requests come one after another.
-    """
-
-    load: str
-    engine: str
-    seconds: Positive
-    tokens: Count
-    equal_requests: Count | None
-    ttft: tuple[Time, ...] = ()
-    itl_us: tuple[Count, ...] = ()
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens per second of the whole run, prompts included."""
-        return self.tokens / self.seconds
-
-
-@dataclass(frozen=True)
-class LoadLimit(Sample):
-    """The least that a load can take, of exactly what was asked.
-
-    tokens: asked for. num_bytes: that decoding moves. steps: of decoding, the fewest. prompt_flops: of the
-    prompts, what several begin with counted once. last_arrival: seconds after the start.
-    """
-
-    tokens: Count
-    num_bytes: Positive
-    steps: Count
-    prompt_flops: Time
-    last_arrival: Time
-
-
-@dataclass(frozen=True)
-class LoadsRecord(WorkloadRecord):
-    """What `python -m labkit.bench loads` recorded: runs by load and engine.
-
-    Methods raise RecordError for a load that the record does not have, and those that take an engine for one
-    that did not run the load.
-    """
-
-    samples: Some[LoadRun]
-
-    # left_out: engines that did not run a load, with the reason. kernels: of a decode step of the last rung;
-    # chain_seconds: of as many that do next to nothing, one after the other; on a CPU neither was measured.
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        **WorkloadRecord.SETTINGS,
-        "rate": Positive,
-        "limits": dict[str, LoadLimit],
-        "left_out": dict[str, dict[str, str]],
-        "versions": dict[str, str],
-        "matmul_rate": Positive,
-        "kernels": Count | None,
-        "chain_seconds": Positive | None,
-    }
-
-    @property
-    def loads(self) -> list[str]:
-        """The loads, by name, in the order of the record."""
-        return list(dict.fromkeys(sample.load for sample in self.samples))
-
-    @property
-    def engines(self) -> list[str]:
-        """The engines that ran a load or were meant to, by name; labkit's rungs first."""
-        ran = [sample.engine for sample in self.samples]
-        return list(dict.fromkeys([*ran, *(name for load in self.loads for name in self.left_out(load))]))
-
-    def left_out(self, load: str) -> Mapping[str, str]:
-        """Engines that did not run a load, by name, with the reason."""
-        return self.settings["left_out"].get(load, {})
-
-    def rate(self, load: str, engine: str) -> float | None:
-        """Tokens per second of whole runs by the wall clock, the median; None if the engine was left out."""
-        if engine in self.left_out(load):
-            return None
-        return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
-
-    def percentiles_ms(self, load: str, engine: str) -> dict[str, tuple[float, float]]:
-        """Milliseconds of TTFT and ITL, p50 and p99, of all runs' requests.
-
-        Raises RecordError where the load's requests come all at once.
-        """
-        runs = self.only(load=load, engine=engine)
-        felt = {
-            "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
-            "ITL": [us / 1e3 for run in runs for us in run.itl_us],
-        }
-        if not all(felt.values()):
-            raise RecordError(f"the requests of {load!r} come all at once: no latency was recorded")
-        return {name: tuple(np.percentile(values, (50, 99)).tolist()) for name, values in felt.items()}
-
-    def limit_of(self, load: str) -> LoadLimit:
-        """What the load asks at least."""
-        if load not in self.limits:
-            raise RecordError(f"the record has no load {load!r}; it has {', '.join(self.loads)}")
-        return read_as(LoadLimit, self.limits[load], load)
-
-    def limit_rate(self, load: str) -> float:
-        """The most tokens per second: bytes at the copy bandwidth, prompts at a large product's rate, and no
-        run ends before its last request has come."""
-        limit = self.limit_of(load)
-        work = limit.num_bytes / self.bandwidth + limit.prompt_flops / self.matmul_rate
-        return limit.tokens / max(work, limit.last_arrival)
-
-    def floor_rate(self, load: str) -> float | None:
-        """The most tokens per second if each decode step is a chain of the last rung's kernels, and nothing
-        else takes time; None where no chain was measured, as on a CPU."""
-        limit = self.limit_of(load)
-        if self.chain_seconds is None or not limit.steps:
-            return None
-        return limit.tokens / max(limit.steps * self.chain_seconds, limit.last_arrival)
-
-    def table(self) -> pd.DataFrame:
-        """Tokens per second by the wall clock: a row per engine and per limit, a column per load."""
-
-        def row(value: Callable[..., float | None], *of: str) -> dict[str, str]:
-            values = {load: value(load, *of) for load in self.loads}
-            return {load: "–" if rate is None else f"{rate:,.0f}" for load, rate in values.items()}
-
-        rows = {engine: row(self.rate, engine) for engine in self.engines}
-        rows["limit: bytes and arithmetic"] = row(self.limit_rate)
-        if self.chain_seconds is not None:
-            rows[f"limit: a chain of {self.kernels} kernels a step"] = row(self.floor_rate)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
-
-    def latency_table(self) -> pd.DataFrame:
-        """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
-        another."""
-        felt = [run for run in self.samples if run.ttft]
-        rows = {
-            run.engine: {
-                f"{name} p{p} (ms)": f"{ms:,.1f}"
-                for name, both in self.percentiles_ms(run.load, run.engine).items()
-                for p, ms in zip((50, 99), both, strict=True)
-            }
-            for run in felt
-        }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")

@@ -39,7 +39,7 @@ from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.model import LanguageModel, ModelConfig
 from labkit.results.kernels import kernels_per_step
-from labkit.results.peers import LoadLimit, LoadRun, LoadsRecord
+from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
 
 RUNGS = ("05", "08", "09", "10")
 LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
