@@ -17,30 +17,4 @@ from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTab
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
 from labkit.kvcache.prefixes import Prefix, Prefixes, PrefixHolder
 
-__all__ = [
-    "AppendBatched",
-    "AppendBatchedFastPath",
-    "AppendPerToken",
-    "BlockHolder",
-    "BlockPrefix",
-    "BlockPrefixCache",
-    "BlockTables",
-    "CachedBlock",
-    "CachedBlockTables",
-    "FullBatchWrite",
-    "IdentityPosWrite",
-    "IndexedWrite",
-    "KVAppend",
-    "KVBlockInfo",
-    "KVBlockManager",
-    "LayerAppend",
-    "MutableInfoBlockManager",
-    "MutableKVBlockInfo",
-    "OneTableBlockManager",
-    "Prefix",
-    "PrefixCache",
-    "PrefixEntry",
-    "PrefixHolder",
-    "Prefixes",
-    "RebuiltBlockTables",
-]
+__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -13,7 +13,7 @@ from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.speculation import ReadVerified
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
-from labkit.engine.step.chunk import ChunkStep, LaunchedChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
@@ -240,7 +240,7 @@ def build_chunk_step(
     else:
         head = padded_head(network.lm_head.weight.detach())
         chunk_step = ChunkStep(network, attention, layout, head)
-    launched: LaunchedChunkStep = chunk_step
+    launched: ChunkStep | GraphedChunkStep = chunk_step
     if options.launch == "graph" and device.type == "cuda":  # plain attention was refused before
         max_tokens = network.ranks.least(min(max_tokens, most_rows(device)))  # their GPUs may differ
         launched = GraphedChunkStep(chunk_step, max_tokens, device)

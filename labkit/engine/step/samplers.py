@@ -1,35 +1,19 @@
 """How a step on the device gets its tokens from logits, when a request of the batch draws."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, Union
 
 from torch import Tensor
 
 from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
 from labkit.kernels import SamplingState
 
+if TYPE_CHECKING:
+    from labkit.engine.step.device import DeviceStep
+    from labkit.engine.step.first_tokens import FirstTokens
+
+Sampled = Union["DeviceStep", "FirstTokens"]  # what tokens are sampled for
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
-
-
-class Slots(Protocol):
-    """What rows draw with, by their slots: tensors [S]."""
-
-    @property
-    def last_token_ids(self) -> Tensor: ...
-
-    @property
-    def sampling_state(self) -> SamplingState: ...
-
-
-class Sampled(Protocol):
-    """What tokens are sampled for: a `DeviceStep`, or the `FirstTokens` of prompts."""
-
-    @property
-    def slots(self) -> Slots: ...
-
-    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor: ...
-
-    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor: ...
 
 
 class Sampler(Protocol):
