@@ -15,6 +15,6 @@ from labkit.kvcache.kv_append import (
 from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
 from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTableBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
-from labkit.kvcache.prefixes import Prefix, Prefixes, PrefixHolder
+from labkit.kvcache.prefixes import Prefix, Prefixes
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -1,7 +1,11 @@
-"""How a step on the device gets its tokens from logits, when a request of the batch draws."""
+"""How a step on the device gets its tokens from logits, when a request of the batch draws.
+
+A sampler makes token ids [B] from logits [B, V] by the slots' parameters, and advances the slots by them. Its
+families are the kinds of batches, greedy ones included, that a step of it runs in different ways.
+"""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, Union
+from typing import TYPE_CHECKING, Union
 
 from torch import Tensor
 
@@ -14,18 +18,6 @@ if TYPE_CHECKING:
 
 Sampled = Union["DeviceStep", "FirstTokens"]  # what tokens are sampled for
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
-
-
-class Sampler(Protocol):
-    """Samples a batch in which a request draws.
-
-    families: the kinds of batches, greedy ones included, that a step of it runs in different ways.
-    """
-
-    families: tuple[Draws, ...]
-
-    def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
-        """Token ids [B] from logits [B, V] by the slots' parameters, with the slots advanced by them."""
 
 
 class SortedSampler:
@@ -59,3 +51,6 @@ class SearchedSampler:
         is_filtered = draws == Draws.FILTERED
         self.draw(logits, token_ids, slot_mapping, slots.last_token_ids, slots.sampling_state, is_filtered)
         return token_ids
+
+
+Sampler = SortedSampler | SearchedSampler
