@@ -267,7 +267,11 @@ def build_device_step(
     check_own_kernels(parts, network)
     device_step = parts["latency" if is_hidden else "layer_kernels"]
     if parts.options.kv_write != "fused":
-        return device_step(slots, network, attend_then_write(kv_manager, on_triton))
+        plain, triton = (
+            (paged_attention_plain, kv_append_identity_pos_plain),
+            (paged_attention_triton, kv_append_triton_identity_pos),
+        )
+        return device_step(slots, network, AttendThenWrite(kv_manager, *(triton if on_triton else plain)))
     if parts.options.layer_kernels != "fused":
         kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
         return device_step(slots, network, AttendAndWrite(kv_manager, parts.own("kv_write") or kernel))
@@ -326,13 +330,6 @@ def fused_kernels(
     device = kv_manager.k_cache.device
     measured = tiles_for(device, kv_manager.dtype, can_hold=options.latency == "hidden")
     return summed(triton_kernels(device, measured), network)
-
-
-def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:
-    """Attention and K/V write as two kernels: of Triton, or their plain twins."""
-    if on_triton:
-        return AttendThenWrite(kv_manager, paged_attention_triton, kv_append_triton_identity_pos)
-    return AttendThenWrite(kv_manager, paged_attention_plain, kv_append_identity_pos_plain)
 
 
 def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:
