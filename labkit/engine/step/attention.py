@@ -1,7 +1,6 @@
 """Attention in a device-resident step, with the write of the new keys and values (rung 06 and above)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -22,17 +21,22 @@ from labkit.kernels.grouped_attention import group_programs
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
-@dataclass(eq=False, repr=False)
 class AttendThenWrite:
     """Paged attention, then a K/V write: two kernels that read index tensors made on the device (rung 06)."""
 
     path = "identity_pos"  # the name that its writes are counted by
     watch_points = ("attention", "kv_append")
 
-    kv_manager: MutableInfoBlockManager
-    attention: PagedAttentionFunction
-    # `kv_append_triton_identity_pos` or its plain twin:
-    kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    def __init__(
+        self,
+        kv_manager: MutableInfoBlockManager,
+        attention: PagedAttentionFunction,
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None],
+    ) -> None:
+        """kv_append: `kv_append_triton_identity_pos` or its plain twin."""
+        self.kv_manager = kv_manager
+        self.attention = attention
+        self.kv_append = kv_append
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
         """Gather the step's block tables, lengths and write positions from the slots, for all layers."""

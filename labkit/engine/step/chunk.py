@@ -4,7 +4,6 @@ T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D he
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,16 +28,22 @@ if TYPE_CHECKING:
     from labkit.engine.step.graphed_chunk import GraphedChunkStep
 
 
-@dataclass(eq=False, repr=False)
 class PackedAttention:
     """Stores a chunk's keys and values in the cache, then attends over it: called once per layer."""
 
     watch_points = ("attention", "kv_append")
 
-    kv_manager: KVBlockManager
-    # `packed_attention_triton` and `kv_append_packed_triton`, or their plain twins:
-    attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor]
-    kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None]
+    def __init__(
+        self,
+        kv_manager: KVBlockManager,
+        attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor],
+        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None],
+    ) -> None:
+        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain
+        twins."""
+        self.kv_manager = kv_manager
+        self.attention = attention
+        self.kv_append = kv_append
 
     def begin(self, rows: PackedRows) -> None:
         """Prepare for a chunk, before its first layer."""
