@@ -134,28 +134,31 @@ def names_its_arguments(error: type[LabkitError], elsewhere: Mapping[str, str]) 
     return decorate
 
 
+def require(error: type[LabkitError], name: str, value: object, is_right: bool, what: str) -> None:
+    """Raises `error` unless `is_right`, with an argument's name, its value and `what` it must be."""
+    if not is_right:
+        raise error(f"{name} must be {what}, not {shown(value)}")
+
+
 def require_kind(name: str, value: object, kind: type, what: str) -> None:
     """Raises OptionError if the argument is not an instance of `kind`; `what` says what to give."""
-    if not isinstance(value, kind):
-        raise OptionError(f"{name} must be {what}, not {shown(value)}")
+    require(OptionError, name, value, isinstance(value, kind), what)
 
 
 def require_count(name: str, value: object, most: int) -> None:
     """Raises OptionError if the argument is not an int from 1 to `most`."""
-    if not is_whole(value) or not 1 <= value <= most:
-        raise OptionError(f"{name} must be a whole number from 1 to {most:,}, not {shown(value)}")
+    is_count = is_whole(value) and 1 <= value <= most
+    require(OptionError, name, value, is_count, f"a whole number from 1 to {most:,}")
 
 
 def require_positive(config: object, *names: str) -> None:
     """Raises OptionError if one of these attributes of a config is not an int of 1 or more."""
     for name in names:
         value = getattr(config, name)
-        if not is_whole(value) or value < 1:
-            raise OptionError(f"{name} must be a positive whole number, not {shown(value)}")
+        require(OptionError, name, value, is_whole(value) and value >= 1, "a positive whole number")
 
 
 def require_bool(config: object, name: str) -> None:
     """Raises OptionError if this attribute of a config is not True or False."""
     value = getattr(config, name)
-    if not isinstance(value, bool):
-        raise OptionError(f"{name} must be True or False, not {shown(value)}")
+    require(OptionError, name, value, isinstance(value, bool), "True or False")

@@ -11,27 +11,7 @@ from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer, TokenStream
 from labkit.errors import OverloadedError, StreamError
 
-__all__ = [
-    "AsyncTokenStream",
-    "CacheConfig",
-    "Chunk",
-    "Completion",
-    "EngineStats",
-    "FinishReason",
-    "InferenceEngine",
-    "InferenceSession",
-    "OnlineScheduler",
-    "OverloadedError",
-    "SamplingParams",
-    "SchedulerConfig",
-    "StepOutput",
-    "StepOutputs",
-    "StreamError",
-    "StreamingServer",
-    "Timing",
-    "TokenLogprobs",
-    "TokenStream",
-]
+__all__ = [name for name, value in globals().items() if isinstance(value, type)]
 
 
 def __dir__() -> list[str]:

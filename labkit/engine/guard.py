@@ -8,9 +8,12 @@ import weakref
 from _signal import getsignal as get_handler
 from _signal import signal as set_handler
 from types import FrameType, TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
+
+if TYPE_CHECKING:
+    from labkit.engine.engine import InferenceEngine
 
 ANOTHER = "another thread"
 DRIVER = "driver"
@@ -18,13 +21,6 @@ BROKEN = (
     "an error or a second interrupt stopped this engine in the middle of its bookkeeping, so that its tokens "
     "could be wrong from here on: build a new engine"
 )
-
-
-class Engine(Protocol):
-    """What is guarded."""
-
-    def check_integrity(self) -> None:
-        """Raises if requests, sessions and blocks do not agree."""
 
 
 class Bookkeeping:
@@ -58,7 +54,7 @@ class Guard:
     BrokenEngineError.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: "InferenceEngine") -> None:
         self.is_broken = False
         self.bookkeeping = Bookkeeping()
         self.name = ANOTHER  # the driver inside, as it is named to others

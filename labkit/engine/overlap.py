@@ -46,7 +46,8 @@ class ReadOneBehind:
 
     def __init__(self, decode_step: ResidentDecodeStep) -> None:
         self.decode_step = decode_step
-        self.make_way: Callable[[int], None] = no_way  # for so many blocks; an engine sets it
+        # For so many blocks; an engine sets it.
+        self.make_way: Callable[[int], None] = lambda num_blocks: None
         self.in_flight: StepInFlight | None = None  # launched, and not read
         self._batch: Batch | None = None  # of the last launch
 
@@ -137,10 +138,6 @@ class ReadOneBehind:
         step.cancel(running)
         if following is not None:
             following.cancel(running)
-
-
-def no_way(num_blocks: int) -> None:
-    """Nothing makes way."""
 
 
 def tokens_left(running: RunningRequests, in_flight: Set[InferenceSession] = frozenset()) -> list[int]:

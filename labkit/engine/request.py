@@ -171,19 +171,15 @@ class Request:
         """Tokens of prompt and output together."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
-    @property
-    def token_times(self) -> list[float]:
-        """When each token was ready, in seconds of time.perf_counter()."""
-        return sorted(moment for times in self.time_lists for moment in times)
-
     def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
         """End the request: make its completion from what was generated so far, keep it and return it."""
+        times = sorted(moment for times in self.time_lists for moment in times)
         self.completion = Completion(
             self.request_id,
             self.prompt_token_ids,
             tuple(self.output_token_ids),
             reason,
-            Timing(self.arrived, self.admitted, tuple(self.token_times)),
+            Timing(self.arrived, self.admitted, tuple(times)),
             tokenizer,
             error,
             self.params.stop,

@@ -1,7 +1,7 @@
 """Who runs: the order of the queue, the budgets of a step, the memory to run in, and who makes way for it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -78,7 +78,7 @@ class OnlineScheduler:
         self.running: dict[Request, InferenceSession] = {}
         # Has the device wait for the chunks that it has begun, before blocks that these may write to are
         # another's. Where prompts are computed in chunks, they set it.
-        self.wait_for_chunks: Callable[[], None] = nothing_to_wait_for
+        self.wait_for_chunks: Callable[[], None] = lambda: None
         self._kv_manager = kv_manager
         self._prefix_cache = prefix_cache
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
@@ -215,7 +215,8 @@ class OnlineScheduler:
     def _evict_for(self, admitted: Sequence[Admitted]) -> int:
         """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
         manager, prefixes = self._kv_manager, self._prefix_cache
-        goals = list(self._goals(admitted))
+        goals = [(session, session.num_tokens + 1) for session in self.sessions]
+        goals += [(session, request.num_tokens) for request, session, _ in admitted]
         num_new = sum(session.new_blocks_to_reach(n) for session, n in goals)
         copying = [(session, n) for session, n in goals if session.copies_last(n)]
         if prefixes is None or not prefixes.can_free(num_new - manager.num_free_blocks):
@@ -223,11 +224,6 @@ class OnlineScheduler:
         while num_new + len(copying) > manager.num_free_blocks and self.evict_prefix():
             copying = [(session, n) for session, n in copying if session.copies_last(n)]  # it may be needless
         return num_new + len(copying)
-
-    def _goals(self, admitted: Sequence[Admitted]) -> Iterator[tuple[InferenceSession, int]]:
-        """Each session and the tokens that it must have room for."""
-        yield from ((session, session.num_tokens + 1) for session in self.sessions)
-        yield from ((session, request.num_tokens) for request, session, _ in admitted)
 
     def _refuse(self, refused: Admitted, is_first: bool) -> None:
         """Undo the admission of a request that does not fit.
@@ -263,8 +259,8 @@ class OnlineScheduler:
 
         Returns how many were preempted.
         """
-        num_preempted = 0
-        while self._growth_of_running() > self._kv_manager.num_free_blocks:
+        num_preempted, manager = 0, self._kv_manager
+        while sum(s.next_token_takes_block for s in self.running.values()) > manager.num_free_blocks:
             if not self.evict_prefix():
                 self.preempt_newest()
                 num_preempted += 1
@@ -284,11 +280,3 @@ class OnlineScheduler:
         request = next(reversed(self.joining or self.running))
         keep_text_of(self._prefix_cache, request, self.running.get(request))
         self.put_back([request])
-
-    def _growth_of_running(self) -> int:
-        """Blocks, in each layer, that the next decode step takes."""
-        return sum(session.next_token_takes_block for session in self.running.values())
-
-
-def nothing_to_wait_for() -> None:
-    """No chunk is ever in flight."""

@@ -4,6 +4,8 @@ Three forms, each narrower than the one before, with fewer arguments from the ho
 own their blocks, so no two programs write to the same slot.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -140,22 +142,8 @@ def kv_append_triton_full_batch(
     Takes what `kv_append_full_batch_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
-    check_launchable(key_new.device)
-    B, H, D = key_new.shape
-    block_d = block_d_of(D)
-    _kv_append_full_batch_kernel[(B, H, triton.cdiv(D, block_d))](
-        k_cache_layer,
-        v_cache_layer,
-        key_new,
-        value_new,
-        block_idx,
-        pos,
-        *k_cache_layer.stride()[:3],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        D,
-        BLOCK_D=block_d,
+    launch_whole_batch(
+        _kv_append_full_batch_kernel, k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos
     )
 
 
@@ -227,22 +215,8 @@ def kv_append_triton_identity_pos(
     Takes what `kv_append_identity_pos_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
-    check_launchable(key_new.device)
-    B, H, D = key_new.shape
-    block_d = block_d_of(D)
-    _kv_append_identity_pos_kernel[(B, H, triton.cdiv(D, block_d))](
-        k_cache_layer,
-        v_cache_layer,
-        key_new,
-        value_new,
-        block_idx,
-        pos,
-        *k_cache_layer.stride()[:3],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        D,
-        BLOCK_D=block_d,
+    launch_whole_batch(
+        _kv_append_identity_pos_kernel, k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos
     )
 
 
@@ -278,6 +252,35 @@ def _kv_append_identity_pos_kernel(
 
 
 # --- what all of them rely on ---------------------------------------------------------------------------
+
+
+def launch_whole_batch(
+    kernel: Any,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    block_idx: Tensor,
+    pos: Tensor | int,
+) -> None:
+    """Launch a kernel that has one program per request and head, and writes to slot `pos` of their blocks."""
+    check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
+    check_launchable(key_new.device)
+    B, H, D = key_new.shape
+    block_d = block_d_of(D)
+    kernel[(B, H, triton.cdiv(D, block_d))](
+        k_cache_layer,
+        v_cache_layer,
+        key_new,
+        value_new,
+        block_idx,
+        pos,
+        *k_cache_layer.stride()[:3],
+        *key_new.stride()[:2],
+        *value_new.stride()[:2],
+        D,
+        BLOCK_D=block_d,
+    )
 
 
 def block_d_of(D: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,38 +27,15 @@ TENSORS = (
 )
 
 
-class Linear(Protocol):
-    """A linear layer: x @ weight.T + bias."""
-
-    @property
-    def weight(self) -> Tensor: ...  # [N, K]
-
-    @property
-    def bias(self) -> Tensor | None: ...  # [N]
-
-
-class Layer(Protocol):
-    """What a layer of the decoder reads, as `fold_layer_norm` and the model have it."""
-
-    @property
-    def qkv(self) -> NormLinear: ...
-
-    @property
-    def attention_out(self) -> Linear: ...
-
-    @property
-    def mlp_in(self) -> NormLinear: ...
-
-    @property
-    def mlp_out(self) -> Linear: ...
-
-
 class LayerTable:
     """The layers of a decoder and, for a kernel that goes through all of them, the addresses of their
     weights."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        """Raises ValueError naming the first weight whose shape, strides, dtype or device do not fit."""
+    def __init__(self, layers: Sequence[Any]) -> None:
+        """layers: each with the products of TENSORS: qkv and mlp_in as `fold_layer_norm` makes them, the
+        others with a weight [N, K] and a bias [N] or None.
+
+        Raises ValueError naming the first weight whose shape, strides, dtype or device do not fit."""
         if not layers:
             raise ValueError("layers is empty, expected at least one layer")
         self.layers = tuple(layers)

@@ -4,7 +4,7 @@ B requests, H heads, G heads of keys and values, D head size, N blocks in the po
 block table. Query head h sees the key and value of head h // (H / G): H / G heads in a row are a group.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -98,21 +98,21 @@ def paged_attention_triton(
         query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
     )
     check_launchable(query.device)
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
+    return launch_by_heads(_paged_attn_decode_kernel, *tensors)
+
+
+def launch_by_heads(kernel: Any, *tensors: Tensor) -> Tensor:
+    """Launch a kernel of one program per request and head of queries; where several share a key, that of
+    `grouped_attention`. tensors: all that the kernel takes, in its order."""
+    query, key_new, value_new, k_cache_layer, _, block_table, *_ = tensors
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
     if G < H:
-        return launch_grouped(
-            query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
-        )
+        return launch_grouped(*tensors)
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _paged_attn_decode_kernel[(B, H)](
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
+    kernel[(B, H)](
+        *tensors,
         out,
         D**-0.5,
         *query.stride()[:2],

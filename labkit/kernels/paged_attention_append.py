@@ -13,9 +13,8 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.eight_bit import check_caches, write_heads
-from labkit.kernels.grouped_attention import launch_grouped
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
-from labkit.kernels.paged_attention import paged_attention_plain
+from labkit.kernels.paged_attention import launch_by_heads, paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
@@ -97,27 +96,7 @@ def paged_attention_append_triton(
     arguments = *tensors, block_table, context_lens, slot_mapping
     check_paged_attention_append(*arguments)
     check_launchable(query.device)
-    B, H, D = query.shape
-    _, G, block_size, _ = k_cache_layer.shape
-    if G < H:
-        return launch_grouped(*arguments)
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _paged_attn_append_kernel[(B, H)](
-        *arguments,
-        out,
-        D**-0.5,
-        *query.stride()[:2],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        block_table.stride(0),
-        *out.stride()[:2],
-        D,
-        block_size,
-        BLOCK_T=triton.next_power_of_2(block_size),
-        BLOCK_D=triton.next_power_of_2(D),
-    )
-    return out
+    return launch_by_heads(_paged_attn_append_kernel, *arguments)
 
 
 @triton.jit

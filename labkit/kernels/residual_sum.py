@@ -43,34 +43,34 @@ def residual_sum_triton(
     """
     check_residual_sum(total, residual)
     check_launchable(total.device)
-    M, E = total.shape
-    block = block_of(E, behind)
-    num_parts = triton.cdiv(E, block)
-    out = torch.empty(M, E, dtype=total.dtype, device=total.device)
-    normed = None if behind is None else torch.empty_like(out)
-    statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=total.device)
-    _residual_sum_kernel[(M, num_parts)](
+    out, statistics = room_for(total, behind)
+    _residual_sum_kernel[statistics.parts.shape[:2]](
         total,
         residual,
         out,
-        statistics,
-        normed,
+        statistics.parts,
+        statistics.normed,
         total.stride(0),
         residual.stride(0),
-        E,
+        total.shape[1],
         0.0 if behind is None else behind.eps,
-        BLOCK=block,
+        BLOCK=statistics.width,
         NORM=behind is not None,
         CENTERED=behind is not None and behind.column_sums is not None,
-        num_warps=2 if block == BLOCK else 8,
+        num_warps=2 if statistics.width == BLOCK else 8,
         **early_launch(total.device),
     )
-    return out, RowStatistics(statistics, block, normed)
+    return out, statistics
 
 
-def block_of(E: int, behind: NormLinear | None) -> int:
-    """Columns of a program: a whole row where a norm is made of it."""
-    return BLOCK if behind is None else max(BLOCK, triton.next_power_of_2(E))
+def room_for(total: Tensor, behind: NormLinear | None) -> tuple[Tensor, RowStatistics]:
+    """Room for a result like `total` and its statistics, by the columns that a program has: a whole row where
+    a norm is made of it, for which there is room, too."""
+    M, E = total.shape
+    block = BLOCK if behind is None else max(BLOCK, triton.next_power_of_2(E))
+    out = torch.empty(M, E, dtype=total.dtype, device=total.device)
+    parts = torch.empty(M, triton.cdiv(E, block), 2, dtype=torch.float32, device=total.device)
+    return out, RowStatistics(parts, block, None if behind is None else torch.empty_like(out))
 
 
 @triton.jit
@@ -172,30 +172,26 @@ def residual_sum_of_peers_triton(
     if E * mine.itemsize % 4 or words_of(M * E, mine.dtype) > room:
         raise ValueError(f"rows of {E} values must fill words of 4 bytes, {M} of them at most {room} words")
     check_launchable(mine.device)
-    block = block_of(E, behind)
-    num_parts = triton.cdiv(E, block)
-    out = torch.empty_like(mine)
-    normed = None if behind is None else torch.empty_like(mine)
-    statistics = torch.empty(M, num_parts, 2, dtype=torch.float32, device=mine.device)
-    _residual_sum_of_peers_kernel[(M, num_parts)](
+    out, statistics = room_for(mine, behind)
+    _residual_sum_of_peers_kernel[statistics.parts.shape[:2]](
         addresses,
         mine.view(torch.int32),
         residual,
         out,
-        statistics,
-        out if normed is None else normed,
+        statistics.parts,
+        out if statistics.normed is None else statistics.normed,
         room,
         E,
         0.0 if behind is None else behind.eps,
         RANK=rank,
         SIZE=len(addresses),
-        BLOCK=block,
+        BLOCK=statistics.width,
         NORM=behind is not None,
         CENTERED=behind is not None and behind.column_sums is not None,
-        num_warps=4 if block == BLOCK else 8,  # a thread has words of its own
+        num_warps=4 if statistics.width == BLOCK else 8,  # a thread has words of its own
         **early_launch(mine.device),
     )
-    return out, RowStatistics(statistics, block, normed)
+    return out, statistics
 
 
 @triton.jit

@@ -15,32 +15,6 @@ from labkit.kvcache.kv_append import (
 from labkit.kvcache.kv_write import FullBatchWrite, IdentityPosWrite, IndexedWrite
 from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTableBlockManager
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
-from labkit.kvcache.prefixes import Prefix, Prefixes, PrefixHolder
+from labkit.kvcache.prefixes import Prefix, Prefixes
 
-__all__ = [
-    "AppendBatched",
-    "AppendBatchedFastPath",
-    "AppendPerToken",
-    "BlockHolder",
-    "BlockPrefix",
-    "BlockPrefixCache",
-    "BlockTables",
-    "CachedBlock",
-    "CachedBlockTables",
-    "FullBatchWrite",
-    "IdentityPosWrite",
-    "IndexedWrite",
-    "KVAppend",
-    "KVBlockInfo",
-    "KVBlockManager",
-    "LayerAppend",
-    "MutableInfoBlockManager",
-    "MutableKVBlockInfo",
-    "OneTableBlockManager",
-    "Prefix",
-    "PrefixCache",
-    "PrefixEntry",
-    "PrefixHolder",
-    "Prefixes",
-    "RebuiltBlockTables",
-]
+__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache.block_info import BlockInfo, BlockInfos, KVBlockInfo, MutableKVBlockInfo
+from labkit.kvcache.block_info import BlockInfo, KVBlockInfo, MutableKVBlockInfo
 
 
 class BlockHolder(Protocol):
@@ -33,7 +33,7 @@ class BlockBooks:
 
     watch_points: ClassVar[tuple[str, ...]] = ("allocate_block", "add_blocks", "block_infos")
     info_type: type[KVBlockInfo] | type[MutableKVBlockInfo] = KVBlockInfo
-    block_infos: BlockInfos[BlockInfo]
+    block_infos: dict[int, Any]  # by block id, what `info_type` makes
 
     def __init__(self, num_layers: int, block_size: int, max_blocks_per_layer: int) -> None:
         """Every block is free."""

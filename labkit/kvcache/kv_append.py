@@ -1,24 +1,11 @@
 """How a decode step's new keys and values reach the cache: by one call per layer, or one per token."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from torch import Tensor
 
 from labkit.kvcache.block_books import BlockHolder
 from labkit.kvcache.block_manager import KVBlockManager
-
-
-class KVAppend(Protocol):
-    """Appends the new keys and values of a whole decode step, all layers and requests."""
-
-    def append(
-        self,
-        sessions: Sequence[BlockHolder],
-        keys: Sequence[Tensor],  # of each layer, [B, H, D]
-        values: Sequence[Tensor],
-    ) -> None:
-        """Write one token per session behind it. Raises OutOfBlocksError when no block is free."""
 
 
 class AppendPerToken:
@@ -87,3 +74,8 @@ class AppendBatched(LayerAppend):
     ) -> None:
         """Write one layer's tokens, all in one write."""
         self.kv_manager.append_token_batch(layer_idx, block_ids_list, key_new, value_new)
+
+
+# Appends the new keys and values of a whole decode step, all layers and requests. Each raises
+# OutOfBlocksError when no block is free.
+KVAppend = AppendPerToken | LayerAppend

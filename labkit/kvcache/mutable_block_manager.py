@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from labkit.kvcache.block_info import BlockInfos, MutableKVBlockInfo
+from labkit.kvcache.block_info import MutableKVBlockInfo
 from labkit.kvcache.block_manager import NO_BLOCK, KVBlockManager
 
 
@@ -11,7 +11,7 @@ class MutableInfoBlockManager(KVBlockManager):
 
     info_type = MutableKVBlockInfo
     watch_points = ("reserve_token_batch", "reserve_prompt")
-    block_infos: BlockInfos[MutableKVBlockInfo]
+    block_infos: dict[int, MutableKVBlockInfo]
 
     def append_token_batch(
         self, layer_idx: int, block_ids_list: list[list[int]], key_new: Tensor, value_new: Tensor

@@ -8,20 +8,10 @@ from labkit.model.language_model import LanguageModel
 from labkit.model.network import Attend, ModelConfig, Network, Prefilled
 from labkit.model.prefill_attention import PastKV
 
-__all__ = [
-    "GPT2",
-    "Attend",
-    "DecoderWeights",
-    "GPT2Config",
-    "LanguageModel",
-    "LinearWeights",
-    "ModelConfig",
-    "Network",
-    "NormWeights",
-    "PastKV",
-    "Prefilled",
-    "load_model",
+MADE_HERE = [
+    name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)
 ]
+__all__ = ["Attend", *MADE_HERE]
 
 
 def __dir__() -> list[str]:

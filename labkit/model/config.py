@@ -1,8 +1,11 @@
 """The shape of a GPT-2, read from Hugging Face's config.json."""
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, ClassVar
 
+from labkit import checks
 from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
 
@@ -16,6 +19,12 @@ FIXED_OPTIONS = {
 }
 # An option that changes no more than the rounding: either value is fine.
 UPCAST = "reorder_and_upcast_attn"
+
+
+def called(name: str) -> int:
+    """A property of a config, one of `ModelConfig`'s: the field that Hugging Face calls by this name."""
+    made: Any = property(attrgetter(name))
+    return made
 
 
 @dataclass(frozen=True)
@@ -61,30 +70,8 @@ class GPT2Config:
         """The fields as Hugging Face's config has them: by the same names."""
         return dict(vars(self))
 
-    @property
-    def num_layers(self) -> int:
-        """Layers: attention and MLP each."""
-        return self.n_layer
-
-    @property
-    def num_heads(self) -> int:
-        """Attention heads per layer."""
-        return self.n_head
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Heads that have a key and a value: all of them."""
-        return self.n_head
-
-    @property
-    def max_positions(self) -> int:
-        """Tokens of the longest sequence."""
-        return self.n_positions
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the hidden states between layers."""
-        return self.n_embd
+    num_layers, max_positions, hidden_size = called("n_layer"), called("n_positions"), called("n_embd")
+    num_heads = num_kv_heads = called("n_head")  # all have a key and a value
 
     @property
     def head_dim(self) -> int:
@@ -111,10 +98,7 @@ class GPT2Config:
         return replace(self, n_embd=self.n_head * head_dim)
 
 
-def require(name: str, value: object, is_right: bool, what: str) -> None:
-    """Raises CheckpointError unless `is_right`, with the field's name, its value and `what` it must be."""
-    if not is_right:
-        raise CheckpointError(f"{name} must be {what}, not {shown(value)}")
+require = partial(checks.require, CheckpointError)  # of a field of config.json
 
 
 def require_size(name: str, value: Any, most: int = LARGEST) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from labkit.checks import is_number, shown
 from labkit.errors import CheckpointError
 from labkit.model.config import (
+    called,
     check_fixed,
     require,
     require_flags,
@@ -127,25 +128,8 @@ class LlamaConfig:
             given["num_key_value_heads"] = H
         return cls(**given | read_angles(raw))
 
-    @property
-    def num_layers(self) -> int:
-        """Layers: attention and MLP each."""
-        return self.num_hidden_layers
-
-    @property
-    def num_heads(self) -> int:
-        """Heads of a layer that have a query."""
-        return self.num_attention_heads
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Heads of a layer that have a key and a value."""
-        return self.num_key_value_heads
-
-    @property
-    def max_positions(self) -> int:
-        """Tokens of the longest sequence."""
-        return self.max_position_embeddings
+    num_layers, max_positions = called("num_hidden_layers"), called("max_position_embeddings")
+    num_heads, num_kv_heads = called("num_attention_heads"), called("num_key_value_heads")
 
     @property
     def num_matrix_weights(self) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Lock
-from types import TracebackType
 
 
 class SharedContext:
@@ -25,9 +24,7 @@ class SharedContext:
                 self._held.__enter__()
             self._num_inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._num_inside -= 1
             if self._num_inside == 0:

@@ -5,7 +5,7 @@ Every token of an answer has an entry: as many as `usage` counts, those that end
 
 import codecs
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from openai.types.chat.chat_completion import ChoiceLogprobs
@@ -25,11 +25,7 @@ class Spelling:
     """The bytes and the text of a tokenizer's tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        @lru_cache(MOST_SPELLED)
-        def spelled(token_id: int, begins: bool) -> bytes:
-            return token_bytes(tokenizer, token_id, begins)
-
-        self.bytes_of = spelled
+        self.bytes_of = lru_cache(MOST_SPELLED)(partial(token_bytes, tokenizer))  # of (token_id, begins)
 
     def text_of(self, token_id: int, begins: bool, prefix: str = "") -> str:
         r"""The token's text; of bytes that are no UTF-8 by themselves, \xe2 for each, behind the prefix."""

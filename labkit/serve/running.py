@@ -3,7 +3,6 @@
 import logging
 import math
 import threading
-from types import TracebackType
 from typing import Self
 
 import uvicorn
@@ -80,7 +79,5 @@ class RunningServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,12 +1,12 @@
 """Which blocks of the KV cache hold what, taken from a live engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.kvcache import BlockHolder
+from labkit.kvcache import BlockHolder, CachedBlock, PrefixEntry
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
         (f"request {r.request_id}", r.request_id, session, r.token_ids)
         for r, session in engine.scheduler.running.items()
     ]
-    entries = engine.prefix_cache or ()
+    entries: Iterable[PrefixEntry | CachedBlock] = engine.prefix_cache or ()
     holders += [(f"prefix {i}", None, entry, entry.token_ids) for i, entry in enumerate(entries)]
     blocks, sequences = {}, []
     for label, request_id, holder, token_ids in holders:

@@ -11,11 +11,11 @@ from torch._ops import OpOverload
 
 from labkit.engine import InferenceEngine
 from labkit.engine.sampling import Draws
+from labkit.engine.step import build
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.host import DecodeStep
 from labkit.engine.step.lanes import LanedDeviceStep
-from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode
@@ -78,9 +78,7 @@ def device_step_of(engine: InferenceEngine) -> DeviceStep:
 
     Raises ValueError for an engine that has no such step (up to rung 05), or another in its place.
     """
-    step = engine.decode_step
-    launched = step.device_step if isinstance(step, ResidentDecodeStep) else step
-    device_step = getattr(launched, "device_step", launched)  # of what has graphs of one
+    device_step = build.device_step_of(engine.decode_step)
     if not isinstance(device_step, DeviceStep):
         raise ValueError("this engine has no step on the device; take rung 06 or above")
     return device_step
@@ -105,26 +103,17 @@ def kernels_as_launches(step: DecodeStep | DeviceStep, mode: OperatorMode) -> It
         yield
 
 
-@contextmanager
-def log_launches(step: DeviceStep) -> Iterator[LaunchLog]:
-    """Inside the block, log what the step launches."""
-    log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
-    with kernels_as_launches(step, log), torch.inference_mode(), log:
-        yield log
-
-
 def log_step(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> LaunchLog:
     """Log one greedy decode step of these prompts, kernel by kernel, even if the engine replays graphs."""
-    device_step, logs = device_step_of(engine), []
+    step = device_step_of(engine)
+    log = LaunchLog(tensors_of((list(step.network.parameters()), *vars(step).values())))
 
     def launch(batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
-        with log_launches(device_step) as log:
-            logs.append(log)
-            return device_step(batch_size, max_context_len, draws)
+        with kernels_as_launches(step, log), torch.inference_mode(), log:
+            return step(batch_size, max_context_len, draws)
 
     with steady_decode(engine, prompts), replaced(engine.decode_step, "device_step", lambda _: launch):
         engine.step()
-    (log,) = logs
     return log
 
 

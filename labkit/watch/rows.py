@@ -1,6 +1,8 @@
 """Which rows of the block table were made anew, step by step, and why."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
@@ -55,21 +57,6 @@ def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
     return "changed"
 
 
-class WatchedSession:
-    """Stands for a session in `CachedBlockTables.fill`, and tells of each row that it is asked for."""
-
-    def __init__(
-        self, session: InferenceSession, watch: RowWatch, tell: Callable[[int, str], object]
-    ) -> None:
-        self._session, self._watch, self._tell = session, watch, tell
-
-    def get_paged_block_table_row_cpu(self, *, layer_idx: int, offset: int) -> Tensor:
-        """The session's row of the block table, telling why it was made or kept."""
-        row, reason = self._watch.ask(self._session, layer_idx, offset)
-        self._tell(layer_idx, reason)
-        return row
-
-
 def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
     """Run `num_steps` steps; a line per row that a decode step asked for, for every request and layer.
 
@@ -84,12 +71,16 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
     watch, lines = RowWatch(), []
     steps_before = engine.stats().counters.steps
 
-    def watched(session: InferenceSession, step: int, request_id: int) -> WatchedSession:
-        def tell(layer_idx: int, reason: str) -> None:
+    def watched(session: InferenceSession, step: int, request_id: int) -> Any:
+        """What stands for a session in `fill`, and tells of each row that it is asked for."""
+
+        def row_of(*, layer_idx: int, offset: int) -> Tensor:
+            row, reason = watch.ask(session, layer_idx, offset)
             num_blocks = len(session.block_ids_per_layer[layer_idx])
             lines.append((step, request_id, layer_idx, session.num_tokens, num_blocks, reason))
+            return row
 
-        return WatchedSession(session, watch, tell)
+        return SimpleNamespace(get_paged_block_table_row_cpu=row_of)
 
     def filling(inner: Callable) -> Callable:
         def fill(block_tables_cpu: Tensor, sessions: Sequence[InferenceSession]) -> None:

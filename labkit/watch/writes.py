@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
-from torch import Tensor
 
 from labkit.engine import InferenceEngine
 from labkit.watch.replaced import replaced
@@ -42,17 +42,10 @@ def record_writes(engine: InferenceEngine) -> Iterator[list[Write]]:
     writes: list[Write] = []
 
     def recording(inner: Callable[..., str]) -> Callable[..., str]:
-        def write(
-            k_cache_layer: Tensor,
-            v_cache_layer: Tensor,
-            key_new: Tensor,
-            value_new: Tensor,
-            batch_idx: Sequence[int],
-            block_idx: Sequence[int],
-            pos: Sequence[int],
-        ) -> str:
-            path = inner(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
-            writes.append(Write(tuple(batch_idx), tuple(block_idx), tuple(pos), path))
+        def write(*arguments: Any) -> str:  # those of a `KVWrite`, whose last three are the indices
+            path = inner(*arguments)
+            batch_idx, block_idx, pos = map(tuple, arguments[-3:])
+            writes.append(Write(batch_idx, block_idx, pos, path))
             return path
 
         return write

@@ -12,18 +12,7 @@ from labkit.engine.sampling.logprobs import (
 )
 from labkit.engine.sampling.params import SamplingParams
 
-__all__ = [
-    "EITHER_WAY",
-    "Draws",
-    "RowLogprobs",
-    "SamplingParams",
-    "ScoredToken",
-    "TokenLogprobs",
-    "logprobs_asked",
-    "logprobs_of",
-    "sample",
-    "sample_any",
-    "sample_greedy",
-    "uniform_number",
-    "warped_probabilities",
+MADE_HERE = [
+    name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)
 ]
+__all__ = ["EITHER_WAY", *MADE_HERE]

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from labkit.checks import is_number, is_whole, names_its_arguments, repr_of_changes, shown
+from labkit import checks
+from labkit.checks import is_number, is_whole, names_its_arguments, repr_of_changes
 from labkit.errors import RequestError
 from labkit.kernels.distribution import SamplingState, as_int64
 
+require = partial(checks.require, RequestError)
 LARGEST_TOP_K = 2**31  # larger than any vocabulary
 MOST_LOGPROBS = 20  # as many as OpenAI's API gives
 MOST_TOKENS = "it is max_new_tokens here"
@@ -58,37 +61,24 @@ class SamplingParams:
     __repr__ = repr_of_changes
 
     def __post_init__(self) -> None:
-        if not is_whole(self.max_new_tokens) or self.max_new_tokens < 1:
-            raise RequestError(
-                f"max_new_tokens must be a whole number of 1 or more, not {shown(self.max_new_tokens)}"
-            )
-        if not is_number(self.temperature) or self.temperature < 0:
-            raise RequestError(
-                f"temperature must be a finite number of 0 or more, not {shown(self.temperature)}"
-            )
-        if not is_whole(self.top_k) or self.top_k < 0:
-            raise RequestError(f"top_k must be a whole number of 0 (off) or more, not {shown(self.top_k)}")
-        if not is_number(self.top_p) or not 0 < self.top_p <= 1:
-            raise RequestError(f"top_p must be above 0 and at most 1 (off), not {shown(self.top_p)}")
-        if not is_number(self.min_p) or not 0 <= self.min_p <= 1:
-            raise RequestError(f"min_p must be a number from 0 (off) to 1, not {shown(self.min_p)}")
-        if self.seed is not None and not is_whole(self.seed):
-            raise RequestError(f"seed must be a whole number or None, not {shown(self.seed)}")
-        if self.logprobs is not None and (
-            not is_whole(self.logprobs) or not 0 <= self.logprobs <= MOST_LOGPROBS
-        ):
-            raise RequestError(
-                f"logprobs must be a whole number from 0 to {MOST_LOGPROBS}, or None (off), "
-                f"not {shown(self.logprobs)}"
-            )
+        tokens, temperature, seed, asked = self.max_new_tokens, self.temperature, self.seed, self.logprobs
+        require("max_new_tokens", tokens, is_whole(tokens) and tokens >= 1, "a whole number of 1 or more")
+        is_warm = is_number(temperature) and temperature >= 0
+        require("temperature", temperature, is_warm, "a finite number of 0 or more")
+        is_cut = is_whole(self.top_k) and self.top_k >= 0
+        require("top_k", self.top_k, is_cut, "a whole number of 0 (off) or more")
+        is_share = is_number(self.top_p) and 0 < self.top_p <= 1
+        require("top_p", self.top_p, is_share, "above 0 and at most 1 (off)")
+        is_share = is_number(self.min_p) and 0 <= self.min_p <= 1
+        require("min_p", self.min_p, is_share, "a number from 0 (off) to 1")
+        require("seed", seed, seed is None or is_whole(seed), "a whole number or None")
+        is_few = asked is None or (is_whole(asked) and 0 <= asked <= MOST_LOGPROBS)
+        require("logprobs", asked, is_few, f"a whole number from 0 to {MOST_LOGPROBS}, or None (off)")
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        if not isinstance(stop, list | tuple) or not all(isinstance(each, str) and each for each in stop):
-            raise RequestError(
-                f"stop must be a string or a list of strings, none of them empty, not {shown(self.stop)}"
-            )
+        is_list = isinstance(stop, list | tuple) and all(isinstance(each, str) and each for each in stop)
+        require("stop", self.stop, is_list, "a string or a list of strings, none of them empty")
         object.__setattr__(self, "stop", tuple(stop))  # which nobody can change later
-        if not isinstance(self.stop_on_eos, bool):
-            raise RequestError(f"stop_on_eos must be True or False, not {shown(self.stop_on_eos)}")
+        require("stop_on_eos", self.stop_on_eos, isinstance(self.stop_on_eos, bool), "True or False")
 
     @property
     def is_greedy(self) -> bool:

@@ -1,7 +1,6 @@
 """Attention in a device-resident step, with the write of the new keys and values (rung 06 and above)."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 from torch import Tensor
 
@@ -22,22 +21,10 @@ from labkit.kernels.grouped_attention import group_programs
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
-class LayerAttention(Protocol):
-    """Attends in one layer at a time and stores its new keys and values in the cache."""
-
-    path: str  # the name that its writes are counted by
-    kv_manager: MutableInfoBlockManager  # whose pool it reads and writes
-
-    def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
-        """Prepare for a step, before its first layer. slot_mapping: [B], the slot of each request."""
-
-    def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor: ...
-
-
 class AttendThenWrite:
     """Paged attention, then a K/V write: two kernels that read index tensors made on the device (rung 06)."""
 
-    path = "identity_pos"
+    path = "identity_pos"  # the name that its writes are counted by
     watch_points = ("attention", "kv_append")
 
     def __init__(
@@ -126,6 +113,10 @@ class AttendAndWrite:
             self._max_context_len,
             *([] if transform is None else [transform]),
         )
+
+
+# Attends in one layer at a time and stores its new keys and values in the cache.
+LayerAttention = AttendThenWrite | AttendAndWrite
 
 
 class SplitAttention:

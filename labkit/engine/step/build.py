@@ -13,7 +13,7 @@ from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.speculation import ReadVerified
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
-from labkit.engine.step.chunk import ChunkStep, LaunchedChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.first_tokens import FirstTokenSampler
@@ -240,7 +240,7 @@ def build_chunk_step(
     else:
         head = padded_head(network.lm_head.weight.detach())
         chunk_step = ChunkStep(network, attention, layout, head)
-    launched: LaunchedChunkStep = chunk_step
+    launched: ChunkStep | GraphedChunkStep = chunk_step
     if options.launch == "graph" and device.type == "cuda":  # plain attention was refused before
         max_tokens = network.ranks.least(min(max_tokens, most_rows(device)))  # their GPUs may differ
         launched = GraphedChunkStep(chunk_step, max_tokens, device)
@@ -267,7 +267,11 @@ def build_device_step(
     check_own_kernels(parts, network)
     device_step = parts["latency" if is_hidden else "layer_kernels"]
     if parts.options.kv_write != "fused":
-        return device_step(slots, network, attend_then_write(kv_manager, on_triton))
+        plain, triton = (
+            (paged_attention_plain, kv_append_identity_pos_plain),
+            (paged_attention_triton, kv_append_triton_identity_pos),
+        )
+        return device_step(slots, network, AttendThenWrite(kv_manager, *(triton if on_triton else plain)))
     if parts.options.layer_kernels != "fused":
         kernel = paged_attention_append_triton if on_triton else paged_attention_append_plain
         return device_step(slots, network, AttendAndWrite(kv_manager, parts.own("kv_write") or kernel))
@@ -326,13 +330,6 @@ def fused_kernels(
     device = kv_manager.k_cache.device
     measured = tiles_for(device, kv_manager.dtype, can_hold=options.latency == "hidden")
     return summed(triton_kernels(device, measured), network)
-
-
-def attend_then_write(kv_manager: MutableInfoBlockManager, on_triton: bool) -> AttendThenWrite:
-    """Attention and K/V write as two kernels: of Triton, or their plain twins."""
-    if on_triton:
-        return AttendThenWrite(kv_manager, paged_attention_triton, kv_append_triton_identity_pos)
-    return AttendThenWrite(kv_manager, paged_attention_plain, kv_append_identity_pos_plain)
 
 
 def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeStep) -> str:

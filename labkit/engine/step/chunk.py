@@ -4,7 +4,7 @@ T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D he
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from labkit.kernels import HeadTransform, PackedRows
 from labkit.kvcache import KVBlockManager
 from labkit.model import Network
 from labkit.ranges import named_range
+
+if TYPE_CHECKING:
+    from labkit.engine.step.graphed_chunk import GraphedChunkStep
 
 
 class PackedAttention:
@@ -105,18 +108,6 @@ class ChunkStep:
             return logits[:, : self._vocab_size]
 
 
-class LaunchedChunkStep(Protocol):
-    """A `ChunkStep`, or a `GraphedChunkStep` of one."""
-
-    attention: PackedAttention
-
-    def num_rows(self, num_tokens: int) -> int: ...
-
-    def room(self, num_rows: int) -> Tensor: ...
-
-    def __call__(self, numbers: Tensor) -> Tensor: ...
-
-
 class ChunkInFlight:
     """A chunk that was launched, and whose first tokens were not read yet.
 
@@ -159,7 +150,7 @@ class ResidentChunkStep:
 
     def __init__(
         self,
-        device_step: LaunchedChunkStep,
+        device_step: "ChunkStep | GraphedChunkStep",
         sampler: FirstTokenSampler,
         layout: ChunkLayout,
         kv_manager: KVBlockManager,
@@ -169,7 +160,7 @@ class ResidentChunkStep:
         """max_tokens: of a chunk at most. side: what a chunk is launched in."""
         device = kv_manager.k_cache.device
         self.side = side
-        self.device_step: Any = device_step
+        self.device_step = device_step
         self.sampler = sampler
         self.layout = layout
         self.max_tokens = max_tokens

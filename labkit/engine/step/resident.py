@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 from torch import Tensor
 
@@ -16,22 +16,12 @@ from labkit.engine.step.staging import PinnedTokens, TokenCopy
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.ranges import named_range
 
+if TYPE_CHECKING:
+    from labkit.engine.step.verify_flight import VerifyInFlight
 
-class InFlight(Protocol):
-    """A step that was launched, and is not read: one token of each request, or several."""
 
-    requests: list[Request]
-    sessions: list[InferenceSession]
-
-    def has(self, request: Request, session: InferenceSession | None) -> bool:
-        """Whether it makes tokens of this request, in this session."""
-
-    def num_ahead(self, request: Request, num_known: int = 0) -> int:
-        """How many tokens a running request's session counts beside those that are certain, with this step in
-        flight: num_known of one in front, that was read, and its own."""
-
-    def cancel(self, running: RunningRequests) -> None:
-        """Undo the launch for the requests that still run."""
+# A step that was launched, and is not read: one token of each request, or several.
+InFlight = Union["StepInFlight", "VerifyInFlight"]
 
 
 class StepInFlight:
@@ -54,9 +44,12 @@ class StepInFlight:
         self._tokens = tokens
 
     def has(self, request: Request, session: InferenceSession | None) -> bool:
+        """Whether it makes tokens of this request, in this session."""
         return request in self.requests and session in self.sessions
 
     def num_ahead(self, request: Request, num_known: int = 0) -> int:
+        """How many tokens a running request's session counts beside those that are certain, with this step in
+        flight: num_known of one in front, that was read, and its own."""
         return num_known + 1
 
     def read(self) -> Sequence[int | None]:

@@ -1,47 +1,23 @@
-"""How a step on the device gets its tokens from logits, when a request of the batch draws."""
+"""How a step on the device gets its tokens from logits, when a request of the batch draws.
+
+A sampler makes token ids [B] from logits [B, V] by the slots' parameters, and advances the slots by them. Its
+families are the kinds of batches, greedy ones included, that a step of it runs in different ways.
+"""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 from torch import Tensor
 
 from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
 from labkit.kernels import SamplingState
 
+if TYPE_CHECKING:
+    from labkit.engine.step.device import DeviceStep
+    from labkit.engine.step.first_tokens import FirstTokens
+
+Sampled = Union["DeviceStep", "FirstTokens"]  # what tokens are sampled for
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
-
-
-class Slots(Protocol):
-    """What rows draw with, by their slots: tensors [S]."""
-
-    @property
-    def last_token_ids(self) -> Tensor: ...
-
-    @property
-    def sampling_state(self) -> SamplingState: ...
-
-
-class Sampled(Protocol):
-    """What tokens are sampled for: a `DeviceStep`, or the `FirstTokens` of prompts."""
-
-    @property
-    def slots(self) -> Slots: ...
-
-    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor: ...
-
-    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor: ...
-
-
-class Sampler(Protocol):
-    """Samples a batch in which a request draws.
-
-    families: the kinds of batches, greedy ones included, that a step of it runs in different ways.
-    """
-
-    families: tuple[Draws, ...]
-
-    def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
-        """Token ids [B] from logits [B, V] by the slots' parameters, with the slots advanced by them."""
 
 
 class SortedSampler:
@@ -75,3 +51,6 @@ class SearchedSampler:
         is_filtered = draws == Draws.FILTERED
         self.draw(logits, token_ids, slot_mapping, slots.last_token_ids, slots.sampling_state, is_filtered)
         return token_ids
+
+
+Sampler = SortedSampler | SearchedSampler

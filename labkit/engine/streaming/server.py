@@ -4,7 +4,6 @@ import asyncio
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Self
 
 from labkit.checks import is_whole, require_kind, require_positive, shown
@@ -168,7 +167,5 @@ class StreamingServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

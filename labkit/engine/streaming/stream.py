@@ -6,7 +6,6 @@ import copy
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Generic, Self
 
 from labkit.engine.request import Chunk
@@ -116,9 +115,7 @@ class TokenStream(Stream[SimpleQueue[Item]]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -157,7 +154,5 @@ class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
