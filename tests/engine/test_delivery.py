@@ -5,18 +5,11 @@ from helpers import GREEDY, make_engine
 
 from labkit.engine import StepOutput, StepOutputs
 
-PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5, 6)]
-
-
-def alone(prompt, params):
-    (completion,) = make_engine(prefix_cache=False).generate([prompt], params)
-    return completion
-
 
 def test_outputs_are_a_sequence_of_step_outputs():
     outputs = StepOutputs()
     assert not outputs and list(outputs) == [] and outputs.completions == []
-    end = alone(PROMPTS[0], GREEDY)
+    (end,) = make_engine().generate([(1, 2, 3)], GREEDY)
     outputs.extend([1, 2], [10, 20])
     outputs.append(1, 11, end)
     outputs.append(2, None, None)

@@ -95,17 +95,6 @@ def test_decode_first_gives_every_running_request_a_token_each_step():
 # --- streams ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
-def test_the_pieces_of_a_stream_are_the_text(params):
-    params = replace(params, max_new_tokens=50)
-    chunks = list(make_engine().stream("To be", params))
-    completion = chunks[-1].completion
-    assert "".join(chunk.text for chunk in chunks) == completion.text
-    assert sum((chunk.token_ids for chunk in chunks), ()) == completion.token_ids
-    assert completion.token_ids == tokens_alone(tuple(b"To be"), params)
-    assert all(len(chunk.token_ids) == 1 and chunk.completion is None for chunk in chunks[:-1])
-
-
 def test_a_stream_goes_on_from_what_other_steps_made():
     engine = make_engine()
     stream = engine.stream((1, 2, 3), GREEDY)

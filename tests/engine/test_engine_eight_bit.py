@@ -7,7 +7,6 @@ from importlib.util import find_spec
 import pytest
 import torch
 from helpers import (
-    GREEDY,
     assert_no_block_is_lost,
     make_engine,
     make_manager,
@@ -126,21 +125,6 @@ def test_a_trained_model_says_what_it_said(tiny):
     made = make_engine(tiny, INT8, block_size=16).generate(prompts, SamplingParams(16, stop_on_eos=False))
     equal = sum(a == b for a, b in zip(tokens_of(made), dense_tokens(tiny, prompts, 16), strict=True))
     assert equal >= 4  # of 5
-
-
-@each_type
-def test_a_cached_prefix_is_kept_with_its_scales(options):
-    """In a block of another request's they would be those of other keys."""
-    prompt = tuple(range(20, 31))
-    engine = make_engine(options=options, max_blocks_per_layer=12)
-    engine.generate([prompt], GREEDY)
-    kept = [scales_of(c).clone() for c in (engine.kv_manager.k_cache, engine.kv_manager.v_cache)]
-    blocks = [engine.kv_manager.info(entry.block_id).block_index for entry in engine.prefix_cache]
-    assert len(blocks) >= 4 and all((scales[:, blocks] > 0).all() for scales in kept)
-    engine.generate([(*prompt[:8], 99), (7, 8, 9)], GREEDY)
-    for cache, scales in zip((engine.kv_manager.k_cache, engine.kv_manager.v_cache), kept, strict=True):
-        assert torch.equal(scales_of(cache)[:, blocks[:2]], scales[:, blocks[:2]])
-    assert engine.stats().counters.reused_tokens == 8
 
 
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT)

@@ -28,16 +28,6 @@ def test_every_token_is_in_one_chunk_in_order_and_chunks_are_full(prompts, data,
     assert got == [prompt[done:] for prompt, done in zip(prompts, at_first, strict=True)]
 
 
-def test_the_oldest_prompts_have_their_tokens_first_and_the_rest_goes_on_in_the_next_chunk():
-    prompts = [(1, 2, 3, 4, 5), (6, 7), (8, 9, 10)]
-    chunk = PackedChunk(prompts, [2, 0, 0], 7)
-    assert chunk.token_ids == [3, 4, 5, 6, 7, 8, 9]
-    assert chunk.positions == [2, 3, 4, 0, 1, 0, 1]
-    assert (chunk.starts, chunk.context_lens) == ([0, 3, 5, 7], [2, 0, 0])
-    chunk = PackedChunk(prompts, [5, 2, 2], 7)
-    assert (chunk.token_ids, chunk.positions, chunk.starts) == ([10], [2], [0, 0, 0, 1])
-
-
 class Edited(PackedChunk):
     """A chunk of two prompts, with one attribute replaced."""
 

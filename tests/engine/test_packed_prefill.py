@@ -14,13 +14,12 @@ from helpers import (
     failing,
     make_engine,
     run,
-    small_model,
     tokens_alone,
     tokens_by_request,
     tokens_of,
 )
 
-from labkit import LADDER, FinishReason, SamplingParams
+from labkit import LADDER, SamplingParams
 from labkit.engine import packed_prefill
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.step import fused_chunk
@@ -80,23 +79,6 @@ def test_prompts_in_chunks_of_any_size_give_the_tokens_of_rung_00(num_tokens, pr
     assert counters.prefill_tokens == sum(map(sum, counts))
     assert counters.prefill_tokens + counters.reused_tokens == num_prompt_tokens
     assert counters.reused_tokens >= num_prompt_tokens // 2 if prefix_cache else not counters.reused_tokens
-    assert_no_block_is_lost(engine)
-
-
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "drawn"])
-def test_a_prompt_that_the_cache_knows_needs_no_chunk(params):
-    engine = packed_engine()
-    engine.generate([(1, 2, 3)], GREEDY)
-    counts = record_chunks(engine)
-    assert tokens_of(engine.generate([(1, 2, 3)] * 2, params)) == [tokens_alone((1, 2, 3), params)] * 2
-    assert counts == [] and engine.stats().counters.reused_tokens == 6
-
-
-def test_a_text_that_ends_with_its_first_token_ends_then():
-    eos = tokens_alone((1, 2, 3), GREEDY)[0]
-    engine = make_engine(small_model(eos_token_id=eos), PACKED)
-    (completion,) = engine.generate([(1, 2, 3)], GREEDY)
-    assert completion.finish_reason is FinishReason.STOP and completion.token_ids == (eos,)
     assert_no_block_is_lost(engine)
 
 
@@ -229,18 +211,6 @@ def test_the_first_chunk_has_half_of_the_tokens_that_wait_and_no_pad(lengths, ex
     assert prefill.max_tokens == expected
     prefill.due = SimpleNamespace()  # so the GPU has work
     assert prefill.max_tokens == 8192
-
-
-def test_a_chunk_is_large_where_nobody_decodes_and_small_beside_a_decode_step():
-    engine = packed_engine(prefill_max_tokens=20, prefill_chunk_tokens=4, prefix_cache=False)
-    counts = record_chunks(engine)
-    engine.add_request((1, 2, 3), long(20))
-    engine.step(), engine.step()
-    engine.add_request(LONG, long(2))
-    run(engine)
-    assert counts == [[3]] + [[4]] * 7 + [[2]]
-    engine.generate([LONG], long(2))
-    assert counts[9:] == [[20], [10]]
 
 
 def test_a_chunk_has_no_more_prompts_than_are_admitted_in_a_step():

@@ -16,7 +16,7 @@ from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_a
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
 from labkit import SamplingParams
-from labkit.engine.prompt import check_length, prompts_with_params, read, size_of, token_ids_of
+from labkit.engine.prompt import prompts_with_params, read, size_of
 from labkit.errors import RequestError
 from labkit.model.tokenizer import first_token_ids
 
@@ -152,25 +152,10 @@ def test_an_id_may_be_a_whole_number_of_any_type(kind):
 TOKENIZER = ByteTokenizer()
 
 
-def test_a_text_is_encoded_and_a_list_is_taken_as_it_is():
-    assert token_ids_of("To be", 3, TOKENIZER, limit=8) == (84, 111, 32, 98, 101)
-    assert token_ids_of(iter([3, 1, 2]), 3, TOKENIZER, limit=8) == (3, 1, 2)
-
-
 def test_a_text_is_encoded_as_far_as_it_must_be_read():
     """16 characters for each position, doubled until there are more tokens than twice the positions."""
     assert first_token_ids("a" * 64, TOKENIZER, limit=4) == ([97] * 64, True)
     assert first_token_ids("a" * 65, TOKENIZER, limit=4) == ([97] * 64, False)
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "is_all", "said"), [(6, True, "together 9;"), (6, False, "9 or more;")]
-)
-def test_a_prompt_that_is_too_long_is_refused_with_by_how_much(num_tokens, is_all, said):
-    check_length(5, 3, limit=8)
-    with pytest.raises(RequestError, match=said) as refused:
-        check_length(num_tokens, 3, limit=8, is_all=is_all)
-    assert str(refused.value).endswith("shorten one by 1" + ("" if is_all else " or more"))
 
 
 def test_params_are_given_for_all_prompts_or_for_each():

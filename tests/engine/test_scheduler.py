@@ -79,14 +79,6 @@ def test_a_request_leaves_a_long_queue_without_being_looked_for():
     assert not scheduler.waiting and Compared.num_compared < 300
 
 
-def test_nothing_may_be_admitted_from_an_empty_queue_or_into_a_full_batch():
-    assert not make_scheduler().may_admit()
-    full = scheduler_with(1, 1, max_batch_size=1)
-    assert full.may_admit()
-    assert admit(full) == [0]
-    assert not full.may_admit()
-
-
 @pytest.mark.parametrize("policy", ["fifo", "pack"])
 def test_a_request_that_was_refused_is_asked_again_when_a_block_comes_back_or_another_is_first(policy):
     scheduler = scheduler_with(3, 4, num_blocks=6, admission_policy=policy)
@@ -101,41 +93,34 @@ def test_a_request_that_was_refused_is_asked_again_when_a_block_comes_back_or_an
     assert admit(scheduler) == ([1, 2] if policy == "fifo" else [2, 1])
 
 
-# --- first come, first served ----------------------------------------------------------------------
+# --- first come, first served, or the cheapest ------------------------------------------------------
+
+
+FIVE = (3, 5, 10, 4, 4)
+PACK = {"admission_policy": "pack"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "admitted"),
+    ("prompt_lengths", "settings", "admitted"),
     [
-        ({"max_batch_size": 2}, [[0, 1], []]),
-        ({"prefill_max_batch_size": 2}, [[0, 1], [2, 3], [4]]),
-        ({"prefill_max_tokens": 8}, [[0, 1], [2], [3, 4]]),  # 3 + 5, then 10 alone, then 4 + 4
-        ({"prefill_max_tokens": 7}, [[0], [1], [2], [3], [4]]),
-        ({"prefill_max_tokens": 100}, [[0, 1, 2, 3, 4]]),
-        ({"max_batch_size": 4, "prefill_max_batch_size": 3}, [[0, 1, 2], [3], []]),
+        (FIVE, {"max_batch_size": 2}, [[0, 1], []]),
+        (FIVE, {"prefill_max_batch_size": 2}, [[0, 1], [2, 3], [4]]),
+        (FIVE, {"prefill_max_tokens": 8}, [[0, 1], [2], [3, 4]]),  # 3 + 5, then 10 alone, then 4 + 4
+        (FIVE, {"prefill_max_tokens": 7}, [[0], [1], [2], [3], [4]]),
+        (FIVE, {"prefill_max_tokens": 100}, [[0, 1, 2, 3, 4]]),
+        (FIVE, {"max_batch_size": 4, "prefill_max_batch_size": 3}, [[0, 1, 2], [3], []]),
+        # The cheapest of the window first.
+        ((9, 3, 7, 1), PACK | {"pack_window": 3, "prefill_max_batch_size": 2}, [[1, 2], [3, 0]]),
+        # Two that came before the long one go before it: it is not passed over by them.
+        ((1, 1, 9, 2), PACK | {"pack_window": 2, "prefill_max_batch_size": 1}, [[0], [1], [3], [2]]),
     ],
 )
-def test_admission_stays_within_the_budgets(settings, admitted):
-    scheduler = scheduler_with(3, 5, 10, 4, 4, **settings)
+def test_admission_is_in_order_and_stays_within_the_budgets(prompt_lengths, settings, admitted):
+    scheduler = scheduler_with(*prompt_lengths, **settings)
     assert [admit(scheduler) for _ in admitted] == admitted
 
 
-def test_whoever_is_put_back_goes_ahead_of_all_others_in_the_order_given():
-    scheduler = scheduler_with(1, 1, 1, 1, 1, max_batch_size=3)
-    first, second, third = (request for request, _, _ in scheduler.admit())
-    scheduler.put_back([second, third])
-    assert ids(scheduler.waiting) == [1, 2, 3, 4] and list(scheduler.running) == [first]
-    scheduler.put_back([first])
-    assert ids(scheduler.waiting) == [0, 1, 2, 3, 4] and not scheduler.running
-
-
 # --- pack ------------------------------------------------------------------------------------------
-
-
-def test_pack_admits_the_cheapest_in_its_window_first():
-    scheduler = scheduler_with(9, 3, 7, 1, admission_policy="pack", pack_window=3, prefill_max_batch_size=2)
-    assert admit(scheduler) == [1, 2]
-    assert admit(scheduler) == [3, 0]
 
 
 def test_generated_tokens_of_preempted_requests_count_in_the_budget():
@@ -145,12 +130,6 @@ def test_generated_tokens_of_preempted_requests_count_in_the_budget():
     next(iter(scheduler.running)).output_token_ids += [1, 2]
     scheduler.put_back(list(scheduler.running))
     assert [admit(scheduler) for _ in range(2)] == [[0], [1, 2]]
-
-
-def test_pack_counts_only_later_arrivals_as_passing_somebody_over():
-    """Two that came before the long one go before it: that makes it no more urgent than the short one."""
-    scheduler = scheduler_with(1, 1, 9, 2, admission_policy="pack", pack_window=2, prefill_max_batch_size=1)
-    assert [admit(scheduler) for _ in range(4)] == [[0], [1], [3], [2]]
 
 
 class CountingScheduler(OnlineScheduler):

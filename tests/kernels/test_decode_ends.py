@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import assert_each_wrong_tensor_is_refused, unchanged
+from refusals import assert_each_wrong_tensor_is_refused
 from sampling_helpers import random_logits
 from torch import Tensor
 from triton_marks import (
@@ -121,13 +121,6 @@ def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable
 
 
 @EMBED
-def test_embedding_leaves_slots_as_they_were(embed: Callable):
-    case = make_embedding()
-    with unchanged(case):
-        embed(**case)
-
-
-@EMBED
 def test_no_rows_are_no_embeddings(embed: Callable):
     case = make_embedding()
     x, statistics = embed(**case | {"slot_mapping": case["slot_mapping"][:0]})
@@ -175,19 +168,6 @@ def assert_advances(advance: Callable, logits: Tensor, slots: dict, tokens: list
     assert slots["context_lens"].tolist() == lens
 
 
-@ADVANCE
-def test_of_tokens_that_tie_it_is_the_first(advance: Callable):
-    """In a piece and in different ones, at their edges too."""
-    rows = {0: [0, 1], 5: [5, 99], 15: [15, 16], 16: [16, 17, 47], 3: [3, 19, 35, 51, 67, 83, 99]}
-    logits = torch.full((len(rows) + 1, 100), -1.0, device=KERNEL_DEVICE)
-    for row, places in zip(logits, rows.values(), strict=False):
-        row[places] = 2.0
-    logits[0, 1], logits[0, 20] = -0.0, 0.0
-    logits[0, [0]] = -1.0
-    expected = [1, *list(rows)[1:], 0]  # -0 ties with 0; of a flat row it is the first, too
-    assert_advances(advance, logits, make_slots(len(logits)), expected)
-
-
 @needs_interpreter
 @pytest.mark.parametrize("place", [0, 39])
 def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
@@ -200,16 +180,6 @@ def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     expected = tokens_by_python(logits)
     logits[1, place] = math.nan
     assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
-
-
-@dtypes
-@ADVANCE
-def test_tokens_that_are_ruled_out_are_never_taken(advance: Callable, dtype: torch.dtype):
-    """-inf in some places is no token's; in all, the row has none."""
-    lowest = torch.finfo(dtype).min
-    logits = torch.full((4, 40), -math.inf, dtype=dtype, device=KERNEL_DEVICE)
-    logits[1, 39], logits[2, 16], logits[3, 0] = lowest, -3.0, lowest
-    assert_advances(advance, logits, make_slots(4), [NO_TOKEN, 39, 16, 0])
 
 
 @devices

@@ -56,15 +56,6 @@ def test_where_all_tokens_tie_top_p_cuts_exactly_where_transformers_does(top_p: 
         assert_like_transformers(torch.zeros(1, num_tokens), [sampled(top_p=top_p)])
 
 
-def test_a_neighbour_with_a_filter_changes_no_row():
-    logits = random_logits(4, 50)
-    params = [sampled(), sampled(top_k=3), sampled(top_p=0.4), sampled(min_p=0.2)]
-    together = warped_probabilities(logits, params)
-    for b in range(4):
-        assert torch.equal(together[b], warped_probabilities(logits[b : b + 1], params[b : b + 1])[0])
-    assert (together[0] > 0).all()
-
-
 @pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-40, 5e-324])
 def test_the_tiniest_temperature_takes_the_likeliest_token(temperature: float):
     logits = random_logits(4, 30, scale=100)

@@ -61,14 +61,6 @@ def test_the_largest_value_of_a_head_is_the_largest_there_is(kept: torch.dtype):
 
 
 @kept_in
-def test_a_head_of_zeros_stays_zeros_and_its_neighbour_what_it_is(kept: torch.dtype):
-    heads = torch.tensor([[0.0, 0.0], [1.0, -1.0]])
-    read = dequantize(*quantize(heads, kept), torch.float32)
-    assert read[0].tolist() == [0.0, 0.0]
-    torch.testing.assert_close(read[1], heads[1], rtol=2**-7, atol=0)
-
-
-@kept_in
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_a_head_with_a_value_that_is_not_finite_reads_as_nan_and_others_do_not(kept: torch.dtype, bad: float):
     """So it reaches the logits, and ends its own request."""

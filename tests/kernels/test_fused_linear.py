@@ -144,29 +144,25 @@ def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
         function(**arguments)
 
 
+TILE = Tile(16, 16, 16, 1, 4, 2)
+
+
 @needs_triton
 @pytest.mark.parametrize(
-    "field, value, message",
+    "tile, message",
     [
-        ("block_m", 8, "tile.block_m is 8, expected a power of 2, at least 16"),
-        ("block_n", 48, "tile.block_n is 48, expected a power of 2"),
-        ("block_k", 0, "tile.block_k is 0, expected a power of 2"),
-        ("split_k", 0, "tile.split_k is 0, expected at least 1"),
-        ("num_warps", 3, "tile.num_warps is 3, expected a power of 2"),
-        ("num_stages", 0, "tile.num_stages is 0, expected at least 1"),
+        (TILE._replace(block_m=8), "tile.block_m is 8, expected a power of 2, at least 16"),
+        (TILE._replace(block_n=48), "tile.block_n is 48, expected a power of 2"),
+        (TILE._replace(block_k=0), "tile.block_k is 0, expected a power of 2"),
+        (TILE._replace(split_k=0), "tile.split_k is 0, expected at least 1"),
+        (TILE._replace(num_warps=3), "tile.num_warps is 3, expected a power of 2"),
+        (TILE._replace(num_stages=0), "tile.num_stages is 0, expected at least 1"),
+        # A single row may have fewer outputs a program, but not any number.
+        (Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4"),
+        (Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16"),
     ],
 )
-def test_a_tile_that_no_kernel_has_is_refused(field: str, value: int, message: str):
-    assert_is_refused(Tile(16, 16, 16, 1, 4, 2)._replace(**{field: value}), message)
-
-
-@needs_triton
-def test_a_single_row_may_have_fewer_outputs_a_program_but_not_any_number():
-    assert_is_refused(Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4")
-    assert_is_refused(Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16")
-
-
-def assert_is_refused(tile: Tile, message: str) -> None:
+def test_a_tile_that_no_kernel_has_is_refused(tile: Tile, message: str):
     for function in (parameter.values[0] for parameter in TRITON):
         with pytest.raises(ValueError, match=f"^{message}"):
             function(**arguments_of(function, make_case()), tile=tile)

@@ -12,7 +12,6 @@ from refusals import assert_each_wrong_tensor_is_refused
 from triton_marks import dtypes, needs_triton
 
 from labkit.kernels import (
-    PackedRows,
     checks,
     kv_append_packed_plain,
     kv_append_packed_triton,
@@ -86,24 +85,6 @@ def test_at_any_size(prompts: list[tuple[int, int]], pads: int, block_size: int,
         case = make_packed(num_rows, num_before, pads + (sum(num_rows) == 0), D=D, block_size=block_size, H=1)
         assert_stores_rows(append, case)
         assert_attends_rows(attention, case, dense_prompts(case))
-
-
-@each_form
-def test_chunk_by_chunk_a_prompt_becomes_what_it_is_at_once(append: Callable, attention: Callable):
-    """Chunks end inside blocks, and the last tokens of one prompt travel with the first of another."""
-    whole = make_packed([11, 6], H=1)
-    assert_stores_rows(append, whole)
-    expected = dense_prompts(whole)
-    cut = make_packed([11, 6], H=1)
-    outs = []
-    for first, end in ((0, 3), (3, 10), (10, 14), (14, 17)):
-        starts = whole.rows.starts.clamp(first, end) - first
-        lens = (first - whole.rows.starts[:-1]).clamp(min=0).minimum(whole.rows.starts.diff()).int()
-        rows = PackedRows(starts, lens, cut.rows.block_tables)
-        append(*cut.caches, cut.key[first:end], cut.value[first:end], rows)
-        outs.append(attention(cut.query[first:end], *cut.caches, rows))
-    torch.testing.assert_close(torch.cat(outs).double(), expected, rtol=1e-5, atol=1e-5)
-    assert torch.equal(cut.k_pool.nan_to_num(), whole.k_pool.nan_to_num())
 
 
 @each_form

@@ -68,19 +68,6 @@ def test_it_writes_to_none_of_its_arguments(attention: Callable):
 
 
 @pytest.mark.parametrize("attention", BOTH)
-def test_a_request_alone_or_in_a_batch_gets_the_same(attention: Callable):
-    case = make_case([13, 0, 6, 4])
-    together = attention(**case.arguments)
-    for b in range(4):
-        row = {
-            name: argument[b : b + 1] if isinstance(argument, Tensor) and "cache" not in name else argument
-            for name, argument in case.arguments.items()
-        }
-        alone = attention(**row | {"max_context_len": int(row["context_lens"])})
-        torch.testing.assert_close(alone[0], together[b], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("attention", BOTH)
 def test_columns_of_a_wider_table_may_be_views(attention: Callable):
     case = make_case([5, 9, 2])
     table = case.arguments["block_table"]

@@ -19,19 +19,17 @@ from attention_append_cases import (
     permuted,
     pools_after,
     split_in,
-    without_slots,
     workspace_for,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, assert_refused
-from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
+from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import (
     SplitWorkspace,
     checks,
     paged_attention_append_plain,
-    paged_attention_plain,
 )
 
 pytestmark = pytest.mark.slow
@@ -40,18 +38,6 @@ LAYER = 1  # of the three that a pool has here
 kernels = pytest.mark.parametrize("attention", TRITON)
 
 # --- the plain form --------------------------------------------------------------------------------
-
-
-@dtypes
-def test_the_plain_one_is_paged_attention_and_then_a_write_of_each_token(dtype: torch.dtype):
-    case = make_case([3, 4, NOBODY, 0, 9, 7, NOBODY], dtype=dtype, device="cpu")
-    expected = paged_attention_plain(**without_slots(case).arguments)
-    k_after, v_after = pools_after(case)
-    out = paged_attention_append_plain(**case.arguments)
-    assert torch.equal(out, expected)
-    assert torch.equal(bits(case.k_pool), k_after)
-    assert torch.equal(bits(case.v_pool), v_after)
-    assert len(case.places) == 5  # two of the seven rows pad
 
 
 def test_the_plain_one_may_be_told_more_tokens_than_there_are():
@@ -109,64 +95,6 @@ def test_it_is_dense_attention_and_each_token_is_in_its_slot(
         }
     moved = case._replace(arguments=case.arguments | views, k_pool=k_pool, v_pool=v_pool)
     assert_attends_and_stores(attention, moved)
-
-
-@each_form
-@pytest.mark.parametrize("block_size", [1, 4])
-def test_what_a_step_stores_the_next_one_sees(attention: Callable, block_size: int):
-    """Steps from an empty cache, one request two tokens ahead, are causal attention over all tokens."""
-    H, D, T = 1, 8, 9
-    generator = torch.Generator(KERNEL_DEVICE).manual_seed(1)
-    query, keys, values = torch.randn(3, 2, T, H, D, generator=generator, device=KERNEL_DEVICE)
-    M = -(-T // block_size)
-    k_cache, v_cache = (
-        torch.full((2 * M, H, block_size, D), torch.nan, device=KERNEL_DEVICE) for _ in range(2)
-    )
-    table = torch.randperm(2 * M, generator=generator, device=KERNEL_DEVICE).view(2, M).int()
-    lens = torch.zeros(2, dtype=torch.int32, device=KERNEL_DEVICE)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *(x.transpose(1, 2) for x in (query, keys, values)), is_causal=True
-    ).transpose(1, 2)  # [2, T, H, D]
-    both, ahead = (torch.tensor(slots, device=KERNEL_DEVICE) for slots in ([1, 0], [1]))
-    for mapping in [ahead] * 2 + [both] * (T - 2) + [ahead.new_tensor([0])] * 2:
-        now = lens[mapping].long()
-        new = (x[mapping, now] for x in (query, keys, values))
-        out = attention(
-            **dict(zip(("query", "key_new", "value_new"), new, strict=True)),
-            k_cache_layer=k_cache,
-            v_cache_layer=v_cache,
-            block_table=table,
-            context_lens=lens,
-            slot_mapping=mapping,
-            max_context_len=int(now.max()),
-        )
-        torch.testing.assert_close(out, expected[mapping, now], rtol=1e-5, atol=1e-5)
-        lens[mapping] += 1
-    assert lens.tolist() == [T, T]
-
-
-@each_form
-def test_a_request_alone_or_in_a_padded_batch_gets_the_same(attention: Callable):
-    together = make_case([13, 0, NOBODY, 6, NOBODY, 4], H=1)
-    out = attention(**together.arguments)
-    for b in (0, 1, 3, 5):
-        alone = make_case([13, 0, NOBODY, 6, NOBODY, 4], H=1)
-        row = {
-            name: alone.arguments[name][b : b + 1]
-            for name in ("query", "key_new", "value_new", "slot_mapping")
-        }
-        torch.testing.assert_close(attention(**alone.arguments | row)[0], out[b], rtol=1e-6, atol=1e-6)
-
-
-@each_form
-def test_rows_that_pad_store_nothing_though_their_table_names_a_block_in_use(attention: Callable):
-    """Nobody's row of the table is all 0, and block 0 is somebody's."""
-    case = make_case([7, NOBODY, 2, NOBODY], num_blocks=3)
-    assert 0 in {int(case.arguments["block_table"][s, 0]) for s in case.arguments["slot_mapping"][[0, 2]]}
-    assert case.arguments["block_table"][-1].tolist() == [0, 0]
-    out = assert_attends_and_stores(attention, case)
-    padding = case.arguments["value_new"][[1, 3]]
-    torch.testing.assert_close(out[[1, 3]], padding, rtol=0, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice", "ignore:invalid value")  # numpy, in the interpreter

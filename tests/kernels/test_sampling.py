@@ -13,7 +13,7 @@ from labkit.kernels import checks, draw_plain, draw_triton, sampling
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import SamplingState, warp
 from labkit.kernels.float_keys import ordered
-from labkit.kernels.sampling import crossing, kept_by_top_k, kept_by_top_p
+from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"
@@ -25,31 +25,12 @@ NUM_SEEDS = 12  # of each edge
 # --- the search ------------------------------------------------------------------------------------
 
 
-def test_the_crossing_is_the_first_key_at_which_the_weight_is_above_the_limit():
-    keys = torch.tensor([[5, 1, 3, 9], [5, 1, 3, 9], [5, 1, 3, 9], [-7, -7, 0, 2]])
-    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25]] * 4, dtype=torch.float64)
-    limits = torch.tensor([0.5, 0.0, 1.0, 0.25])
-    assert crossing(keys, weights, limits).tolist() == [5, 1, 9, -7]
-
-
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=30))
 def test_keys_are_in_the_order_of_their_numbers(numbers: list[float]):
     keys = ordered(torch.tensor(numbers)).tolist()
     for a, key_a in zip(numbers, keys, strict=True):
         for b, key_b in zip(numbers, keys, strict=True):
             assert (key_a < key_b) == (a < b) and (key_a == key_b) == (a == b)
-
-
-def test_top_k_keeps_ties_with_the_kth_token():
-    scores = torch.tensor([[1.0, 2.0, 2.0, 0.0, 3.0]]).expand(5, 5)
-    kept = kept_by_top_k(scores, torch.tensor([0, 1, 2, 4, 9]))
-    assert kept.sum(dim=1).tolist() == [5, 1, 3, 4, 5]
-
-
-def test_top_p_drops_of_equal_tokens_those_of_lower_id():
-    scores = torch.zeros(4, 10)
-    kept = kept_by_top_p(scores, torch.tensor([1.0, 0.9, 0.05, 1e-300], dtype=torch.float64))
-    assert [row.nonzero()[:, 0].tolist() for row in kept] == [[*range(10)], [*range(1, 10)], [9], [9]]
 
 
 @pytest.mark.slow
@@ -132,28 +113,6 @@ def test_a_row_without_finite_logits_gets_no_token_and_changes_no_other(draw, br
     whole = rows_of(logits, params, [1, 2, 3]).drawn(draw)
     logits[1] = torch.tensor(NO_TOKENS[broken])
     assert rows_of(logits, params, [1, 2, 3]).drawn(draw) == [whole[0], NO_TOKEN, whole[2]]
-
-
-@pytest.mark.slow
-@each_draw
-def test_a_row_has_the_same_token_alone_and_in_any_batch(draw):
-    rows = mixed_rows(5, 50)
-    together = rows.drawn(draw)
-    assert [rows.row(b).drawn(draw) for b in range(5)] == [[token] for token in together]
-    assert rows.drawn(draw) == together
-
-
-def test_tokens_drawn_pass_a_chi_square_test():
-    n, V = 4000, 10
-    logits = random_logits(1, V, scale=1.0)
-    for params in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7), (2.0, 0, 1.0, 0.3)):
-        rows = rows_of(logits.expand(n, V).clone(), [params] * n, [11] * n)
-        counts = torch.bincount(torch.tensor(rows.drawn(draw_plain)), minlength=V)
-        expected = n * warp(logits, rows.state.at(slice(1)))[0]
-        possible = expected > 0
-        assert counts[~possible].eq(0).all()
-        chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
-        assert chi_square < 27.9  # the 99.9th percentile for 9 degrees of freedom
 
 
 # --- what is refused -------------------------------------------------------------------------------

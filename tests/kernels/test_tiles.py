@@ -119,33 +119,31 @@ FEW, MANY, SPLIT = Tile(16, 32, 64, 1, 4, 3), Tile(64, 32, 64, 1, 4, 3), Tile(16
 MEASURED = {(2304, 768): {16: FEW, 128: MANY}, (99, 64): {64: SPLIT}}
 
 
+ALONE = Tile(1, 4, 64, 1, 4, 1)
+OF_ONE_ROW = {(9, 8): {1: ALONE, 16: FEW}}
+
+
 @pytest.mark.parametrize(
-    ("M", "tile"),
+    ("measured", "M", "NK", "can_split", "tile"),
     [
-        (16, FEW),
-        (17, None),
-        (64, None),
-        (65, MANY),
-        (128, MANY),
-        (129, None),
+        # A tile serves the rows up to its own, and no others.
+        *(
+            (MEASURED, M, (2304, 768), False, tile)
+            for M, tile in ((16, FEW), (17, None), (64, None), (65, MANY), (128, MANY), (129, None))
+        ),
+        # A single row has a tile of its own, or that of few.
+        (MEASURED, 1, (2304, 768), False, FEW),
+        (OF_ONE_ROW, 1, (9, 8), False, ALONE),
+        (OF_ONE_ROW, 2, (9, 8), False, FEW),
+        # It is of its product, and split only where it may be.
+        (MEASURED, 8, (768, 2304), True, None),
+        (MEASURED, 20, (99, 64), True, SPLIT),
+        (MEASURED, 20, (99, 64), False, None),
+        ({}, 8, (2304, 768), True, None),
     ],
 )
-def test_a_measured_tile_serves_the_rows_up_to_its_own_and_no_others(M: int, tile: Tile | None):
-    assert measured_tile(MEASURED, M, 2304, 768, can_split=False) == tile
-
-
-def test_a_single_row_has_a_tile_of_its_own_or_that_of_few():
-    alone = Tile(1, 4, 64, 1, 4, 1)
-    assert measured_tile(MEASURED, 1, 2304, 768, can_split=False) == FEW
-    for M, tile in ((1, alone), (2, FEW)):
-        assert measured_tile({(9, 8): {1: alone, 16: FEW}}, M, 9, 8, can_split=False) == tile
-
-
-def test_a_measured_tile_is_of_its_product_and_split_only_where_it_may_be():
-    assert measured_tile(MEASURED, 8, 768, 2304, can_split=True) is None
-    assert measured_tile(MEASURED, 20, 99, 64, can_split=True) == SPLIT
-    assert measured_tile(MEASURED, 20, 99, 64, can_split=False) is None
-    assert measured_tile({}, 8, 2304, 768, can_split=True) is None
+def test_a_measured_tile_serves_its_product_and_rows_and_no_others(measured, M, NK, can_split, tile):
+    assert measured_tile(measured, M, *NK, can_split=can_split) == tile
 
 
 def test_what_was_measured_comes_before_the_table_and_the_rule():

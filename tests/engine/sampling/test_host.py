@@ -1,8 +1,5 @@
 """The host's sampler: its random numbers, and a batch whose rows do not disturb each other."""
 
-import math
-
-import pytest
 import torch
 from sampling_helpers import random_logits, sampled
 
@@ -44,17 +41,6 @@ def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
         expected = [(generator.next() >> 11) / 2**53 for _ in range(100)]
         assert [uniform_number(seed, i) for i in range(100)] == expected
     assert uniform_number(0, 0) == (0xE220A8397B1DCDAF >> 11) / 2**53
-
-
-@pytest.mark.parametrize("numbers", ["of one seed", "of many seeds"])
-def test_uniform_numbers_have_the_mean_variance_and_independence_of_uniform_ones(numbers: str):
-    n = 20_000
-    u = [uniform_number(3, i) if numbers == "of one seed" else uniform_number(i, 3) for i in range(n)]
-    u = torch.tensor(u, dtype=torch.float64)
-    assert abs(u.mean() - 1 / 2) < 4 * math.sqrt(1 / 12 / n)
-    assert abs(u.var() - 1 / 12) < 4 * math.sqrt(1 / 180 / n)
-    assert abs(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1]) < 4 / math.sqrt(n)
-    assert len(set(u.tolist())) == n
 
 
 # --- sampling a batch ------------------------------------------------------------------------------

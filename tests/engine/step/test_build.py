@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 from helpers import every_engine, make_engine, tokens_alone, tokens_of
-from resident_helpers import EACH_PARAMS, EXPECTED, PROMPTS, gpu_engine
+from resident_helpers import PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
 from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
@@ -124,14 +124,6 @@ def test_attention_is_the_kernel_where_it_is_compiled_unless_told_otherwise(
 
 
 # --- graphs ----------------------------------------------------------------------------------------
-
-
-def test_without_a_gpu_graphs_are_the_step_itself():
-    engine = make_engine(options=CUDA_GRAPHS)
-    assert type(engine.decode_step.device_step) is DeviceStep
-    plain = make_engine(options=replace(CUDA_GRAPHS, attention="plain"))
-    assert type(plain.decode_step.device_step) is DeviceStep
-    assert tokens_of(plain.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

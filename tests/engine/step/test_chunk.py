@@ -8,7 +8,6 @@ from labkit.engine import InferenceSession
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Request
-from labkit.engine.sampling import EITHER_WAY
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
@@ -107,20 +106,3 @@ def test_the_logits_of_a_chunk_are_not_written_over_by_the_next_one():
         before = first.last_logits.clone()
         step.launch(PackedChunk(PROMPTS, [6, 2, 0], 8), joining, [2])
     assert first.last_logits.equal(before) and before[0].any()
-
-
-def test_a_first_token_of_logits_that_are_no_numbers_is_none():
-    manager, step = resident(ChunkStep)
-    device_step = step.device_step
-
-    def broken(numbers):
-        logits = device_step(numbers)
-        logits[1, 0] = torch.inf
-        return logits
-
-    step.device_step = broken
-    with torch.inference_mode():
-        flight = step.launch(PackedChunk(PROMPTS, [0, 0, 0], 16), joining_in(manager), [0, 1, 2])
-    first, second, third = flight.read()
-    assert second is None and None not in (first, third)
-    assert step.sampler._sampler.families == EITHER_WAY

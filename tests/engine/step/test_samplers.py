@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 from helpers import ENGINES, GREEDY, make_engine, tokens_alone, tokens_of
 from resident_helpers import PROMPTS, gpu_engine, workload
 from triton_marks import needs_triton
@@ -41,18 +40,6 @@ def noting_draws(engine) -> list[Draws]:
 
     engine.decode_step.device_step = noting
     return noted
-
-
-@pytest.mark.slow
-@searched
-def test_every_kind_of_request_gets_its_tokens_alone_and_in_a_mixed_batch(options):
-    engine = make_engine(options=options, max_batch_size=5)
-    each = list(KINDS.values())
-    expected = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, each, strict=True)]
-    assert tokens_of(engine.generate(PROMPTS, each)) == expected
-    for prompt, params, alone in zip(PROMPTS, each, expected, strict=True):
-        assert tokens_of(engine.generate([prompt], params)) == [alone]
-    assert len(set(expected)) == len(expected)
 
 
 def test_a_batch_changes_its_family_when_one_leaves_that_draws():
@@ -118,17 +105,6 @@ def test_what_draws_is_a_kernel_where_attention_is_one(attention, draw):
     options = replace(DEVICE_RESIDENT_STATE, sampler="searched", attention=attention)
     sampler = device_step_of(make_engine(options=options)).sampler
     assert type(sampler) is SearchedSampler and sampler.draw is draw
-
-
-@needs_triton
-@pytest.mark.slow
-def test_the_kernel_gives_an_engine_the_tokens_of_rung_00():
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled for the GPU here")
-    options = replace(SAMPLING_WITHOUT_SORTS, attention="triton")
-    each = [replace(params, max_new_tokens=3) for params in KINDS.values()]
-    expected = [tokens_alone(prompt, params) for prompt, params in zip(PROMPTS, each, strict=True)]
-    assert tokens_of(make_engine(options=options, max_batch_size=5).generate(PROMPTS, each)) == expected
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
