@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import pandas as pd
 from torch import Tensor
 
 from labkit.engine import InferenceEngine
@@ -29,11 +28,6 @@ class Write:
         if self.path == "identity_pos":
             return {"block_idx": self.block_idx, "pos": self.pos}
         return {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
-
-    def table(self) -> pd.DataFrame:
-        """The three indices that the write was given, a row per request."""
-        indices = {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
-        return pd.DataFrame(indices).rename_axis("row b")
 
 
 @contextmanager
