@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from labkit.engine import InferenceEngine
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode
@@ -29,11 +27,6 @@ class Write:
         if self.path == "identity_pos":
             return {"block_idx": self.block_idx, "pos": self.pos}
         return {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
-
-    def table(self) -> pd.DataFrame:
-        """The three indices that the write was given, a row per request."""
-        indices = {"batch_idx": self.batch_idx, "block_idx": self.block_idx, "pos": self.pos}
-        return pd.DataFrame(indices).rename_axis("row b")
 
 
 @contextmanager

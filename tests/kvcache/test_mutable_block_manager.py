@@ -121,25 +121,6 @@ def test_a_block_is_taken_once_for_all_layers():
     one.check_integrity([])
 
 
-def test_a_copy_on_write_copies_the_bytes_of_every_layer():
-    manager = make_manager(OneTableBlockManager, num_layers=3)
-    first = prompted(manager, 7, 6)
-    second = first.fork()
-    assert reserve(first) == [[0]]
-    old, new = second.block_ids_per_layer[0][-1], first.block_ids_per_layer[0][-1]
-    assert (old, new) == (1, 2)
-    for cache in (manager.k_cache, manager.v_cache):
-        for layer in cache:
-            assert torch.equal(layer[new], layer[old])
-            assert layer[new][:, :2].any()
-    assert not any(torch.equal(manager.k_cache[0, new], manager.k_cache[i, new]) for i in (1, 2))
-    assert [manager.refcount(i) for i in (0, 1, 2)] == [2, 1, 1]
-    manager.k_cache[:, new, :, 2:], manager.v_cache[:, new, :, 2:] = -1, -1  # what a step will write
-    count(first)
-    assert holds(second, (7, 6))
-    manager.check_integrity([first, second])
-
-
 def test_live_slots_are_those_of_every_layer():
     manager = make_manager(OneTableBlockManager, num_layers=3)
     prompted(manager, 0, 6)

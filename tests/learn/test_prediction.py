@@ -1,13 +1,10 @@
 """Predictions are scored by their factor, and whatever is guessed is a sentence."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 from labkit.learn import Prediction
-from labkit.learn.prediction import factor_off
 
 
 @pytest.mark.parametrize(
@@ -64,19 +61,3 @@ def test_of_an_answer_that_is_a_factor_the_gain_is_scored(guess, verdict):
 
 def test_a_large_factor_is_scored_as_it_is():
     assert "You said 14.5: exactly right." in Prediction("Pieces", "times", 14.5).score(14.5)
-
-
-@pytest.mark.parametrize(
-    ("guess", "actual", "factor"),
-    [
-        (24, 48, 2),
-        (48, 24, 2),
-        (48, 48, 1),
-        (0, 0, 1),
-        (-3, -1.5, 2),
-        (0, 48, math.inf),
-        (-3, 3, math.inf),
-    ],
-)
-def test_the_factor_by_which_a_guess_is_off(guess, actual, factor):
-    assert factor_off(guess, actual) == factor

@@ -3,7 +3,7 @@
 import pytest
 from helpers import GREEDY, assert_no_block_is_lost, make_engine, small_model, tokens_alone
 
-from labkit import LADDER, SamplingParams
+from labkit import LADDER
 from labkit.watch import record_flights
 
 AT_ONCE, ONE_BEHIND = LADDER["09"].options, LADDER["10"].options
@@ -20,20 +20,6 @@ def watched_run(options, each_params, model=None, **settings):
     assert_no_block_is_lost(engine)
     tokens = [tuple(o.token_id for o in outputs if o.request_id == i) for i in ids]
     return watched, tokens
-
-
-def test_read_at_once_launches_what_is_handed_out():
-    watched, _ = watched_run(AT_ONCE, [GREEDY] * 4)
-    assert watched.tokens_launched == watched.tokens_handed_out == 4 * 7  # the first comes from the prefill
-    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i, i) for i in range(1, 8)]
-
-
-def test_a_stop_at_a_length_launches_nothing_in_vain():
-    each = [SamplingParams(n, stop_on_eos=False) for n in (1, 2, 5, 8)]
-    watched, _ = watched_run(ONE_BEHIND, each)
-    assert watched.tokens_launched == watched.tokens_handed_out == sum(n - 1 for n in (1, 2, 5, 8))
-    # In call 0, which is the prefill's, the first.
-    assert [(f.launched_in, f.read_in) for f in watched.flights] == [(i - 1, i) for i in range(1, 8)]
 
 
 def test_a_text_that_ends_wastes_one_token():

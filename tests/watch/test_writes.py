@@ -5,8 +5,6 @@ from helpers import make_engine
 
 from labkit import LADDER, watch
 
-BELOW = LADDER["03"].options
-
 
 @pytest.mark.parametrize(
     ("rung", "lengths", "path", "tensors"),
@@ -32,16 +30,3 @@ def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
     assert write.pos == (1, lengths[-1] % 4)
     assert [name for name, value in write.told.items() if isinstance(value, tuple)] == tensors
     assert engine.stats().append_paths[path] == 2 * tiny.config.n_layer
-
-
-def test_written_indices_are_those_of_every_layer():
-    engine = make_engine(options=BELOW, prefix_cache=False)
-    steady = watch.steady_decode(engine, watch.steady_prompts(3, (5, 6)), max_new_tokens=9)
-    with steady, watch.record_writes(engine) as writes:
-        engine.step()
-        engine.step()
-    tables, again = ([write.table() for write in writes[i : i + 2]] for i in (0, 2))
-    assert len(tables) == 2 and tables[0].equals(tables[1])  # two layers
-    assert list(tables[0]["batch_idx"]) == [0, 1, 2]
-    assert list(again[0]["pos"]) == [(pos + 1) % 4 for pos in tables[0]["pos"]]
-    assert "write" not in vars(engine.kv_manager.kv_write)

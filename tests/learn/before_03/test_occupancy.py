@@ -36,13 +36,6 @@ def test_the_scarcest_decides(kernel, room, fit, occupancy):
     assert (kernel.fit(), kernel.occupancy()) == (fit, occupancy)
 
 
-def test_one_program_more_is_another_wave():
-    full, more = Kernel(528, 4, 128), Kernel(529, 4, 128)
-    assert full.waves() == [[4] * 132] and full.busy_share() == 1
-    assert more.waves() == [[4] * 132, [1] + [0] * 131] and more.busy_share() == pytest.approx(529 / 1056)
-    assert Kernel(12).waves() == [[1] * 12 + [0] * 120]
-
-
 def test_what_does_not_fit_has_no_waves():
     with pytest.raises(ValueError, match=r"no program fits: .*'shared memory': 0"):
         Kernel(1, shared_kb=228).waves()

@@ -8,14 +8,6 @@ from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager
 from labkit.learn.lesson_05.work import append_work, block_life, work_of
 
 
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_a_replaced_record_costs_an_object_a_read_and_a_write_more_for_each_token(batch_size):
-    replaced, mutable = (append_work(k, batch_size) for k in (KVBlockManager, MutableInfoBlockManager))
-    assert {row: replaced[row] - mutable[row] for row in mutable} == dict.fromkeys(mutable, batch_size)
-    assert mutable["records"] == mutable["writes to it"] == 0
-    assert mutable["reads of the table"] == batch_size
-
-
 @pytest.mark.parametrize("num_tokens", [1, 5, 64])
 def test_the_records_of_a_block_s_life(num_tokens):
     replaced, mutable = (block_life(k, num_tokens) for k in (KVBlockManager, MutableInfoBlockManager))
