@@ -3,17 +3,14 @@
 import argparse
 import re
 import shlex
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
 import torch
-from bench_commands import bench, refusal
+from bench_commands import bench
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
-from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -63,18 +60,6 @@ def test_a_command_for_all_rungs_measures_no_engine_twice(command):
 # --- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("scheduler --batch-size 4", "--batch-size 4; did you mean --max-batch-size?"),
-        ("schedulr", "did you mean scheduler?"),
-        ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
-    ],
-)
-def test_what_cannot_be_is_refused_with_what_to_change(monkeypatch, capsys, line, message):
-    assert message in refusal(monkeypatch, capsys, line)
-
-
 def options_of(command: str) -> list[argparse.Action]:
     """A command's options, without -h."""
     (commands,) = [a for a in bench_main.make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
@@ -96,13 +81,6 @@ def test_help_explains_every_option_and_says_its_default(monkeypatch, capsys, co
         else:
             assert option.help % {"default": option.default} in said
             assert "(default: " in option.help and str(option.default) in option.help % vars(option)
-
-
-def test_the_module_runs_as_a_command():
-    ran = subprocess.run(
-        [sys.executable, "-m", "labkit.bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert all(command in ran.stdout for command in bench_main.COMMANDS)
 
 
 @pytest.mark.cuda

@@ -9,7 +9,6 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
-from bench_commands import TINY, bench
 from helpers import GREEDY, make_engine
 from small_checkpoint import save_small_checkpoint
 from sockets import network_calls
@@ -85,21 +84,6 @@ def test_a_hub_id_is_the_one_thing_that_asks_the_hub(monkeypatch):
 
 
 # --- ports -----------------------------------------------------------------------------------------------
-
-LINES = {
-    "scheduler": f"scheduler {TINY} --rung 00 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1",
-    "streaming": f"streaming {TINY} --rung 10 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1",
-    "streaming, tasks": f"streaming {TINY} --rung 00 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1 "
-    "--consumers tasks",
-}  # `loads`, which takes long: tests/bench/commands/test_loads.py
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_command_opens_no_port(monkeypatch, capsys, line):
-    with network_calls() as calls:
-        bench(monkeypatch, line)
-    assert calls == [] and capsys.readouterr().out
 
 
 def imported(path: Path) -> set[str]:

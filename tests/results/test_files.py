@@ -1,6 +1,5 @@
 """Records as files: what each says of itself, that nothing of it is lost, and what is refused."""
 
-import ast
 import json
 
 import pytest
@@ -9,7 +8,7 @@ from made_records import HOST, host_time_of, host_time_record, record_of, run_of
 
 from labkit.bench.record import write_record
 from labkit.errors import RecordError
-from labkit.paths import RESULTS, ROOT
+from labkit.paths import RESULTS
 from labkit.results import GpuTests, HostTimeRecord, files, load, load_all, load_gpu_tests
 from labkit.results.files import record_of as record_from
 from labkit.results.sampling import SamplingRun
@@ -107,12 +106,3 @@ def test_the_outcome_of_the_gpu_tests_is_written_as_it_was_read(tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps({**raw, "passed": "all"}))
     with pytest.raises(RecordError, match=r"mine\.json\.passed must be a whole number"):
         load_gpu_tests(tmp_path / "mine.json")
-
-
-def test_readers_know_no_engine():
-    below = {"checks", "errors", "json_file", "options", "paths", "results"}  # what readers stand on
-    for path in (ROOT / "labkit" / "results").glob("*.py"):
-        imports = [
-            node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
-        ]
-        assert {name.split(".")[1] for name in imports if name.startswith("labkit")} <= below

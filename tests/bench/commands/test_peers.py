@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from bench_commands import bench, refusal
+from bench_commands import bench
 
 from labkit.bench import peers
 from labkit.bench.commands import peers as command
@@ -41,10 +41,6 @@ def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
     assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [peers.STATIC] * 2
     assert record["settings"]["others"] == ["static", "vllm"]
     assert record["settings"]["left_out"] == {peers.VLLM: "not installed here"}
-
-
-def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
-    assert "add --no-stop-on-eos" in refusal(monkeypatch, capsys, "peers --model data/tiny-gpt2")
 
 
 def test_decode_alone_is_told_where_one_batch_holds_everyone():

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from bench_commands import NUMBER, TINY, bench
+from sockets import network_calls
 
 from labkit.results.files import record_of
 
@@ -37,7 +38,9 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(
     line = (
         f"scheduler {TINY} --max-new-tokens 5 --no-stop-on-eos --warmup-runs 1 --repeat-runs 2 --json {out}"
     )
-    bench(monkeypatch, f"{line} --rung {rung}")
+    with network_calls() as calls:
+        bench(monkeypatch, f"{line} --rung {rung}")
+    assert calls == []
     printed = capsys.readouterr()
     assert re.search(SCHEDULER_LINES, printed.out)
     assert f"Append paths, all measured runs: {append_paths}" in printed.out
