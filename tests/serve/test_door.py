@@ -42,7 +42,6 @@ REFUSED = {  # what a client sends, to which status and which field
     "at least so many tokens": (GOOD | {"min_tokens": 2}, 400, "min_tokens"),
     "more than its limit": (GOOD | {"min_tokens": 3, "max_tokens": 2, "ignore_eos": True}, 400, "min_tokens"),
     "a penalty of vLLM's": (GOOD | {"repetition_penalty": 1.1}, 400, "repetition_penalty"),
-    "log-probabilities of too many": (GOOD | {"logprobs": 6}, 400, "logprobs"),
     "messages": (GOOD | {"messages": [{"role": "user", "content": "a"}]}, 400, "messages"),
     "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
     "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
