@@ -62,7 +62,7 @@ test-cluster: $(READY)  ## install Ray, run two replicas on this machine, and ki
 
 test-clients: $(READY)  ## install guidellm, a load generator, and have it try the server
 	$(RUN) pip install --disable-pip-version-check -e '.[test,clients]'
-	$(RUN) pytest tests/serve/test_guidellm.py -rs $(TEST_ARGS)
+	$(RUN) pytest tests/serve/test_load_generators.py -rs $(TEST_ARGS)
 
 test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium, two at a time; SCREENSHOTS=folder keeps pictures
 	$(RUN) pytest -m browser tests/browser -n 2 $(TEST_ARGS)

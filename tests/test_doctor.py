@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -176,19 +177,18 @@ def test_try_import_tells_a_missing_package_from_a_broken_one(monkeypatch, tmp_p
     assert doctor.try_import("cut_short") == (None, "does not import: libfoo.so: too short")
 
 
-def test_an_old_python_ends_the_examination(monkeypatch):
-    monkeypatch.setattr(doctor, "OLDEST_PYTHON", (99, 0))
-    python, labkit = doctor.examine()
-    assert (python.status, labkit.status) == ("missing", "ok")
-    assert "too old" in python.detail
-    assert "PYTHON=" in python.remedy
-
-
-def test_a_package_without_its_project_ends_the_examination(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "ROOT", tmp_path)
-    python, labkit = doctor.examine()
-    assert (python.status, labkit.status) == ("ok", "missing")
-    assert "clone" in labkit.remedy
+@pytest.mark.parametrize(
+    ("name", "value", "statuses", "remedy"),
+    [
+        ("OLDEST_PYTHON", (99, 0), ("missing", "ok"), "PYTHON="),
+        ("ROOT", Path("nowhere"), ("ok", "missing"), "clone"),  # a package without its project
+    ],
+)
+def test_without_a_python_or_the_project_the_examination_ends(monkeypatch, name, value, statuses, remedy):
+    monkeypatch.setattr(doctor, name, value)
+    findings = doctor.examine()
+    assert tuple(finding.status for finding in findings) == statuses
+    assert remedy in findings[statuses.index("missing")].remedy
 
 
 @pytest.mark.parametrize(

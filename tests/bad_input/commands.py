@@ -76,6 +76,13 @@ LINES = [  # what only the command as a whole can tell
     (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
     (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
     (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
+    (f"device-time {TINY} --rungs 00 --steps 2", "the time of kernels is measured on a CUDA GPU"),
+    ("peers --model data/tiny-gpt2", "add --no-stop-on-eos"),
+    ("ranks --device cpu --model random:small", "start it by torchrun --nproc-per-node N"),
+    (f"streaming {TINY} --load arrivals --rate 2 --submit-interval-ms 5", "-ms and --load arrivals both say"),
+    ("scheduler --batch-size 4", "--batch-size 4; did you mean --max-batch-size"),
+    ("schedulr", "did you mean scheduler"),
+    ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here"), ("--json x", "--json")]
 

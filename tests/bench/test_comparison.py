@@ -1,9 +1,10 @@
-"""Engines compared: the order of runs, and what a run is made with."""
+"""Engines compared: the order of runs, and what a run is made with, and parity with references."""
 
+import pytest
 from helpers import small_model
 
-from labkit import LADDER, CacheConfig, EngineOptions
-from labkit.bench import Workload, compare, in_turn
+from labkit import LADDER, CacheConfig, EngineOptions, InferenceEngine
+from labkit.bench import Workload, compare, in_turn, parity_table
 
 
 def test_runs_go_there_and_back_again():
@@ -50,3 +51,11 @@ def test_each_run_of_a_comparison_has_a_fresh_engine(monkeypatch):
     compare(workload, LADDER["00"].options, LADDER["00"].options, rounds=1, warmup_runs=2)
     assert len({id(engine) for engine in made}) == len(made) == 4 + 4
     assert all(engine.stats().counters.generated_tokens == 3 for engine in made)
+
+
+@pytest.mark.slow
+def test_parity_is_said_prompt_by_prompt(tiny):
+    engines = {name: InferenceEngine(tiny, LADDER[name].options, device="cpu") for name in ("00", "05")}
+    table = parity_table(engines, ["To be", "O"], 6)
+    assert list(table.columns) == ["00 = dense", "00 = transformers", "05 = dense", "05 = transformers"]
+    assert list(table.index) == ["'To be'", "'O'"] and table.all().all()

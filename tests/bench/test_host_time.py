@@ -6,7 +6,7 @@ from helpers import every_engine
 
 from labkit import LADDER
 from labkit.bench import host_engine, time_host_steps
-from labkit.bench.host_time import LENGTHS, SHAPE, WARMUP_STEPS, no_attention
+from labkit.bench.host_time import SHAPE, WARMUP_STEPS, no_attention
 from labkit.watch import capture, steady_decode
 
 OPTIONS = LADDER["00"].options
@@ -56,12 +56,6 @@ def test_every_step_is_timed_in_its_parts(rung):
     for step, tables, append in zip(time.step_seconds, time.tables_seconds, time.append_seconds, strict=True):
         is_asked = LADDER[rung].options.readback == "at_once"  # else no block is full and nothing is sent
         assert 0 < tables + append < step if is_asked else tables == append == 0 < step
-
-
-def test_more_steps_than_a_block_has_room_for_are_refused():
-    room = 64 - max(LENGTHS) - WARMUP_STEPS
-    with pytest.raises(ValueError, match=f"{room + 1} steps do not fit; a block has room for {room}"):
-        time_host_steps(host_engine(OPTIONS, 1, "cpu"), room + 1)
 
 
 class OneGraph:

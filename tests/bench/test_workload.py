@@ -28,7 +28,7 @@ def test_a_workload_knows_its_longest_text_and_whether_someone_comes_later():
     assert replace(served, requests=(first, replace(second, arrives_at=0.1))).has_arrivals
 
 
-def test_first_tokens_belong_to_the_prefill():
+def test_a_run_knows_its_requests_and_its_paths_and_first_tokens_belong_to_the_prefill():
     """Trap 2: they are made there, so the decode's rate leaves them out."""
     served = workload()
     run = served.run(served.make_engine(OPTIONS))
@@ -36,19 +36,17 @@ def test_first_tokens_belong_to_the_prefill():
     assert run.decode_rate == pytest.approx(16 / run.decode_seconds)
     assert run.prefill_seconds > 0
     assert run.prefill_seconds + run.decode_seconds <= run.seconds
-
-
-def test_a_run_knows_its_requests_and_its_paths():
-    served = workload()
-    run = served.run(served.make_engine(OPTIONS))
     assert sorted(zip(run.prompt_lens, run.new_tokens, strict=True)) == [(2, 9), (3, 9)]
     assert run.append_paths == {"boundary": 2 * 2 * 2, "in_place": 2 * 2 * 6}  # decoding alone, both layers
     assert len(run.latency.ttft) == 2 and len(run.latency.itl) == 16
 
 
-def test_queueing_is_inside_the_time_to_first_token():
+def test_one_after_the_other_requests_need_the_pool_of_one_and_queue_inside_their_time_to_first_token():
     served = workload(scheduler=SchedulerConfig(max_batch_size=1))
-    run = served.run(served.make_engine(OPTIONS))
+    engine = served.make_engine(OPTIONS)
+    assert engine.stats().blocks_per_layer == 3  # 3 + 9 tokens in blocks of 4
+    run = served.run(engine)
+    assert run.tokens == 18 and engine.stats().counters.preemptions == 0
     assert max(run.latency.queue_wait) > 8 * min(run.latency.itl)
     assert max(run.latency.ttft) > max(run.latency.queue_wait)
 
@@ -61,13 +59,6 @@ def test_a_run_finds_nothing_of_the_run_before():
         served.run(engine)
     counters = engine.stats().counters
     assert (counters.prefill_tokens, counters.reused_tokens) == (30, 0)
-
-
-def test_the_pool_is_as_large_as_the_workload_needs():
-    served = workload(scheduler=SchedulerConfig(max_batch_size=1))
-    engine = served.make_engine(OPTIONS)
-    assert engine.stats().blocks_per_layer == 3  # 3 + 9 tokens in blocks of 4, one request at a time
-    assert served.run(engine).tokens == 18 and engine.stats().counters.preemptions == 0
 
 
 @pytest.mark.parametrize(("prompt_len", "positions"), [(5, 1024), (1995, 2004)])

@@ -1,43 +1,19 @@
 """What the project opens to others: no port, no network that was not asked for, no code of a checkpoint."""
 
-import ast
 import json
 import socket
 import sys
-from pathlib import Path
 
 import huggingface_hub
 import pytest
 import torch
-from bench_commands import TINY, bench
 from helpers import GREEDY, make_engine
 from small_checkpoint import save_small_checkpoint
 from sockets import network_calls
 
 from labkit import doctor, lab, load_model
-from labkit.bench import __main__ as bench_main
 from labkit.engine import StreamingServer
 from labkit.errors import CheckpointError
-from labkit.paths import ROOT
-
-SERVE = ROOT / "labkit" / "serve"
-SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
-# Modules that open ports, speak to others, or run what they read. `huggingface_hub` is asked for a hub id.
-UNWANTED = {"socket", "socketserver", "http", "urllib", "requests", "httpx", "ssl", "ftplib", "smtplib"}
-UNWANTED |= {
-    "uvicorn",
-    "starlette",
-    "xmlrpc",
-    "zmq",
-    "tornado",
-    "pickle",
-    "cPickle",
-    "dill",
-    "cloudpickle",
-    "shelve",
-    "marshal",
-}
-
 
 # --- the network -----------------------------------------------------------------------------------------
 
@@ -84,60 +60,7 @@ def test_a_hub_id_is_the_one_thing_that_asks_the_hub(monkeypatch):
     assert asked == ["some-one/some-model"] and len(calls) == 1
 
 
-# --- ports -----------------------------------------------------------------------------------------------
-
-LINES = {
-    "scheduler": f"scheduler {TINY} --rung 00 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1",
-    "streaming": f"streaming {TINY} --rung 10 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1",
-    "streaming, tasks": f"streaming {TINY} --rung 00 --max-new-tokens 2 --warmup-runs 0 --repeat-runs 1 "
-    "--consumers tasks",
-}  # `loads`, which takes long: tests/bench/commands/test_loads.py
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_a_command_opens_no_port(monkeypatch, capsys, line):
-    with network_calls() as calls:
-        bench(monkeypatch, line)
-    assert calls == [] and capsys.readouterr().out
-
-
-def imported(path: Path) -> set[str]:
-    """The top-level modules that a source imports, and the names that it reads of others."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    return {name.split(".")[0] for name in names}
-
-
-PAIR = ("engine_client", "engine_process", "wire")
-
-
-@pytest.mark.slow
-def test_no_module_can_open_a_port_or_unpickle():
-    """Those commands too that are not run above. The server's room may do the one, and never the other."""
-    assert len(SOURCES) > 200 and len(bench_main.COMMANDS) > 10
-    found = {path.relative_to(ROOT).as_posix(): imported(path) & UNWANTED for path in SOURCES}
-    assert {name: modules for name, modules in found.items() if modules} == {
-        "labkit/serve/__main__.py": {"uvicorn"},
-        "labkit/serve/http.py": {"starlette"},
-        "labkit/serve/running.py": {"uvicorn", "starlette"},
-        # The three of a pair of sockets between two processes, which has no address.
-        **{f"labkit/serve/{name}.py": {"socket"} for name in PAIR},
-    }
-    listens = (".bind(", ".listen(", "AF_INET")
-    assert not [call for name in PAIR for call in listens if call in (SERVE / f"{name}.py").read_text()]
-    calls = ("start_server", "create_server", "open_connection", "torch.load", "load_pickle", "unsafe_load")
-    assert [(p.name, call) for p in SOURCES for call in calls if call in p.read_text(encoding="utf-8")] == []
-
-
 # --- code of others --------------------------------------------------------------------------------------
-
-
-def test_no_code_of_a_checkpoint_is_ever_trusted():
-    for path in SOURCES:
-        source = path.read_text(encoding="utf-8")
-        assert "trust_remote_code" not in source or "trust_remote_code=False" in source, path
 
 
 def test_code_that_a_checkpoint_brings_is_left_alone(tmp_path):
@@ -156,12 +79,3 @@ def test_code_that_a_checkpoint_brings_is_left_alone(tmp_path):
     assert not (tmp_path / "sprung").exists() and not {
         n for n in set(sys.modules) - before if "modeling" in n
     }
-
-
-def test_pickled_weights_are_refused_with_a_sentence(tmp_path):
-    save_small_checkpoint(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError) as error:
-        load_model(tmp_path)
-    said = "(found pytorch_model.bin); labkit reads no other format"
-    assert f"no *.safetensors file in {tmp_path} {said}" in str(error.value)

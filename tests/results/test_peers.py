@@ -1,4 +1,4 @@
-"""Engines side by side, as recorded."""
+"""Engines side by side, as recorded: on one workload, on loads, and drawing in several ways."""
 
 from dataclasses import replace
 
@@ -6,7 +6,9 @@ import pytest
 from made_records import record_of
 
 from labkit.errors import RecordError
+from labkit.results import load
 from labkit.results.peers import PeerSample
+from labkit.results.sampling import SamplingRun
 
 
 def sample(engine: str, seconds: float, first: float | None = 0.5, decode: float | None = 10.0) -> PeerSample:
@@ -63,3 +65,50 @@ def test_where_nobody_else_ran_there_is_no_fastest_of_them():
         replace(PEERS, samples=tuple(ours)).theirs  # noqa: B018
     with pytest.raises(RecordError, match=r"no runs of labkit; it has transformers, vllm"):
         replace(PEERS, samples=tuple(theirs)).ours  # noqa: B018
+
+
+# --- loads: what a record does not have; what it has, BENCHMARKS.md shows -----------------------------
+
+
+def test_what_was_not_recorded_is_none_or_an_error_that_says_what_there_is():
+    loads = load("loads_cpu")
+    assert loads.floor_rate("sampled") is None  # a CPU runs no chain of kernels
+    assert loads.rate("arrivals", "transformers, dynamic cache") is None  # which has no way to serve them
+    with pytest.raises(RecordError, match="no runs of load 'busy' and engine 'labkit 10'"):
+        loads.rate("busy", "labkit 10")
+    with pytest.raises(RecordError, match="no load 'busy'; it has sampled, ragged"):
+        loads.limit_of("busy")
+    with pytest.raises(RecordError, match="come all at once"):
+        loads.percentiles_ms("sampled", "labkit 10")
+
+
+# --- batches that draw in several ways, on two rungs ---------------------------------------------------
+
+SECONDS = {"greedy": {"11": 1.0, "12": 1.0}, "top-p": {"11": 4.0, "12": 2.0}}
+SAMPLING = record_of(
+    "sampling",
+    [
+        SamplingRun(manner, rung, seconds, 10, 64, 3 + (rung == "11"))
+        for manner, of_rungs in SECONDS.items()
+        for rung, seconds in of_rungs.items()
+        for _ in range(4)
+    ],
+    num_requests=4,
+    max_new_tokens=16,
+    max_batch_size=4,
+)
+
+
+def test_runs_are_found_by_manner_and_rung():
+    assert SAMPLING.manners == ["greedy", "top-p"] and SAMPLING.rungs == ("11", "12")
+    assert len(SAMPLING.only(manner="top-p", rung="12")) == 4
+    assert SAMPLING.step_us("top-p", "11") == pytest.approx(4e5)
+    with pytest.raises(RecordError, match="no runs of manner 'top-k' and rung '12'"):
+        SAMPLING.step_us("top-k", "12")
+
+
+def test_the_rungs_are_compared_manner_by_manner():
+    compared = SAMPLING.comparison("top-p", "11", "12")
+    assert compared.speedup == 2 and compared.verdict == "faster"
+    table = SAMPLING.table()
+    assert table.loc["top-p"].tolist() == ["400,000", "200,000", "×2.00 [2.000, 2.000]", "faster", "3 of 4"]

@@ -29,8 +29,13 @@ def test_averages_are_those_of_their_runs_and_rungs_are_named_both_or_neither(fi
 
 def test_commands_that_are_known_are_understood_here(figures):
     assert len(figures) == 41
-    for command in figures["command"].dropna().unique():
-        assert make_parser().parse_args(command.split()).num_requests in (64, 128)
+    commands = figures["command"].dropna().unique()
+    assert len(commands) == 3
+    for command in commands:
+        args = make_parser().parse_args(command.split())
+        assert args.num_requests in (64, 128) and args.max_new_tokens in (512, 128)
+        assert args.no_stop_on_eos and args.no_prefix_cache and args.pretok
+        assert (args.warmup_runs, args.repeat_runs) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from labkit.engine.prompt import Limits
 from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.paths import ROOT
 from labkit.serve import engine_process
-from labkit.serve.__main__ import engine_server, make_parser
+from labkit.serve.__main__ import engine_server
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import EngineSettings
 from labkit.serve.http import app_over
@@ -208,13 +208,6 @@ def test_an_end_is_told_once_also_where_the_reader_has_left(monkeypatch):
     asyncio.run(leave())
     ((number, end),) = ends
     assert number == 0 and end[0] == "length"
-
-
-@pytest.mark.parametrize("text", ["-1", "nan", "inf", "soon"])
-def test_a_time_that_is_none_is_refused(text, capsys):
-    with pytest.raises(SystemExit):
-        make_parser().parse_args(["--model", "random:small", "--frame-every", text])
-    assert "argument --frame-every" in capsys.readouterr().err
 
 
 def test_a_server_without_an_engine_says_so():

@@ -139,19 +139,3 @@ def test_a_client_that_leaves_gives_its_blocks_back(door):
     while door.streaming.num_unfinished:  # for ever, if a request is lost
         time.sleep(0.01)
     assert door.engine.stats().running == 0
-
-
-def test_an_error_of_the_engine_is_the_clients_error(door, monkeypatch):
-    step, calls = door.engine.step, iter(range(100))
-
-    def fail_once():
-        if next(calls) == 2:
-            raise RuntimeError("no such luck")
-        return step()
-
-    monkeypatch.setattr(door.engine, "step", fail_once)
-    stream = door.client.completions.create(prompt=[5], stream=True, **GREEDY)
-    with pytest.raises(openai.APIError, match="no such luck"):
-        list(stream)
-    made = door.client.completions.create(prompt=PROMPTS[0], **GREEDY)
-    assert made.choices[0].text == text_alone(PROMPTS[0])

@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from figures import WAYS, shown_texts
+from figures import WAYS, texts
 from helpers import make_engine
 from matplotlib.colors import same_color, to_rgba
 
@@ -67,8 +67,8 @@ def test_blocks_are_filled_as_far_as_they_are_and_striped_by_their_holders(tiny)
     stripes = [patch for patch in pool.patches if patch.get_alpha() == 0.6]
     assert [stripe.get_width() for stripe in stripes] == [4, 4, 4, 1, 1, 1]
     assert [stripe.get_height() for stripe in stripes] == pytest.approx([1 / 3] * 6)
-    texts = shown_texts(show.draw_blocks(history[-1]))
-    assert [text for text in texts if text[0] == "+"] == ["+12"] * 2  # of 25 tokens the last 13 are drawn
+    shown = texts(show.draw_blocks(history[-1]))
+    assert [text for text in shown if text[0] == "+"] == ["+12"] * 2  # of 25 tokens the last 13 are drawn
     with pytest.raises(ValueError, match="a block of 64 tokens is too large to draw"):
         show.draw_blocks(watch.snapshot(make_engine(tiny, block_size=64)))
     assert [cell_text(token) for token in ("\n", " a", "thousand")] == ["↵", "·a", "thous…"]

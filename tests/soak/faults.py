@@ -13,11 +13,18 @@ from fault_points import fault_points
 from schedules import ERRORS, FAMILIES, PROMPTS, Fault, Schedule, draw_schedule, which_request
 from tqdm import tqdm
 
-from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams
+from labkit.engine import (
+    CacheConfig,
+    Chunk,
+    FinishReason,
+    InferenceEngine,
+    SamplingParams,
+    SchedulerConfig,
+)
 from labkit.engine.sampling import logprobs_of
 from labkit.errors import BrokenEngineError
 from labkit.ladder import LADDER
-from labkit.model import LanguageModel
+from labkit.model import LanguageModel, load_model
 from labkit.model.small import SMALL_MODELS, small_model
 from labkit.options import EngineOptions
 from labkit.watch.failures import PlantedError
@@ -329,9 +336,10 @@ def assert_nothing_is_held(engine: InferenceEngine) -> None:
 
 
 @cache
-def model_on(family: str, device: str) -> LanguageModel:
-    """The model of all schedules of a family."""
-    return small_model(config=SMALL_MODELS[family]).to(device, torch.float32)
+def model_on(name: str, device: str) -> LanguageModel:
+    """A model in float32: of a family of schedules, or what `load_model` takes."""
+    model = small_model(config=SMALL_MODELS[name]) if name in SMALL_MODELS else load_model(name)
+    return model.to(device, torch.float32)
 
 
 @cache
@@ -339,13 +347,17 @@ def alone(
     prompt: tuple[int, ...],
     params: SamplingParams,
     device: str,
-    family: str = "small",
+    model: str = "small",
     options: EngineOptions = LADDER["00"].options,
 ) -> tuple[int, ...]:
-    """What a request gets by itself, with nothing cached."""
-    cache = CacheConfig(4, prefix_cache=False)
+    """What a request gets by itself on an engine of these options, with nothing cached."""
     engine = InferenceEngine(
-        model_on(family, device), options, device=device, dtype=torch.float32, cache=cache
+        model_on(model, device),
+        options,
+        device=device,
+        dtype=torch.float32,
+        cache=CacheConfig(16, prefix_cache=False),
+        scheduler=SchedulerConfig(1),
     )
     return engine.generate([prompt], params)[0].token_ids
 

@@ -7,10 +7,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
-from faults import assert_nothing_is_held
+from faults import alone, assert_nothing_is_held, model_on
 from http_flood import SAMPLED_EVERY, resident
 from waits import Waits, record_waits
 
@@ -19,7 +18,6 @@ from labkit.engine.stats import EngineStats
 from labkit.engine.streaming import AsyncTokenStream, StreamingServer
 from labkit.errors import RequestError
 from labkit.ladder import LADDER
-from labkit.model import LanguageModel, load_model
 from labkit.model.small import LONGEST, VOCAB_SIZE
 from labkit.options import EngineOptions
 
@@ -213,7 +211,7 @@ class Flood:
             "ended": self._ended,
             "checked": len(self._read_to_the_end),
             "equal": sum(
-                alone(w.prompt, w.params, model, device, reference) == m for w, m in self._read_to_the_end
+                alone(w.prompt, w.params, device, model, reference) == m for w, m in self._read_to_the_end
             ),
             "seconds": seconds,
             **{name: getattr(after.counters, name) - getattr(before.counters, name) for name in counted},
@@ -232,24 +230,3 @@ class Flood:
 def bytes_held(device: torch.device) -> int:
     """Memory of this process now (0 where there is no /proc), and of a GPU what PyTorch has taken of it."""
     return resident(os.getpid()) + (torch.cuda.memory_reserved(device) if device.type == "cuda" else 0)
-
-
-@cache
-def model_on(name: str, device: str) -> LanguageModel:
-    """A model for floods, in float32."""
-    return load_model(name).to(device, torch.float32)
-
-
-def alone(
-    prompt: tuple[int, ...], params: SamplingParams, model: str, device: str, options: EngineOptions
-) -> tuple[int, ...]:
-    """What a request gets by itself on an engine of these options, with nothing cached."""
-    engine = InferenceEngine(
-        model_on(model, device),
-        options,
-        device=device,
-        dtype=torch.float32,
-        cache=CacheConfig(BLOCK_SIZE, prefix_cache=False),
-        scheduler=SchedulerConfig(1),
-    )
-    return engine.generate([prompt], params)[0].token_ids

@@ -20,23 +20,19 @@ def close_figures():
 ROUND = (1.0, 1.01, 0.99, 1.0)  # runs about 1 s
 
 
-def comparison(speedup, path=None, spread=1.0):
+def comparison(speedup, path=None):
     """Four runs of 8 s before; after it, runs that are `speedup` times as fast."""
-    runs = [8 * (1 + spread * (run - 1)) for run in ROUND]
+    runs = [8 * run for run in ROUND]
     after = tuple(run / speedup for run in runs)
     return Comparison("old", "new", tuple(runs), after, {"generic": 9}, {"generic": 9}, path)
 
 
-def host_times(fixed_us, request_us, sizes=(1, 8, 32, 64, 128, 256)):
+def host_times(fixed_us, request_us):
     """Times of a rung whose steps take exactly so much, and so much more a request."""
     return [
         HostTime(size, 12, (1e-6 * (fixed_us + request_us * size),) * 3, (0.0,) * 3, (0.0,) * 3)
-        for size in sizes
+        for size in (1, 8, 32, 64, 128, 256)
     ]
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def all_texts(figure):
@@ -54,7 +50,7 @@ def lines(figure, marker):
     return [line for line in figure.axes[0].lines if line.get_marker() == marker]
 
 
-def shown_texts(figure) -> list[str]:
+def texts(figure) -> list[str]:
     return [text.get_text() for axes in figure.axes for text in axes.texts]
 
 

@@ -1,17 +1,17 @@
 """A server of `labkit.serve` on a free port of this machine, in a thread of the tests, over an engine in
-another thread: by itself, or behind the pair of sockets that leads to it in a process of its own."""
+another thread, behind the pair of sockets that leads to it in a process of its own."""
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import openai
 
-from labkit.engine import InferenceEngine, StreamingServer
+from labkit.engine import InferenceEngine
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineHost
-from labkit.serve.http import Server, app_over
+from labkit.serve.http import app_over
 from labkit.serve.running import RunningServer
 
 NAME = "small"
@@ -36,18 +36,12 @@ def by_wire(
     return client
 
 
-SERVERS: dict[str, Callable[..., Server]] = {"thread": StreamingServer, "wire": by_wire}
-
-
 @contextlib.contextmanager
 def serving(
-    engine: InferenceEngine, by: str = "wire", drain: float = 30, **options: object
+    engine: InferenceEngine, drain: float = 30, max_inflight_requests: int | None = 1024
 ) -> Iterator[SimpleNamespace]:
-    """A running server: its url, engine, what serves it and uvicorn's server, and an `openai` client of it.
-
-    by: "thread" for a StreamingServer, "wire" for an EngineClient and an EngineHost in a thread.
-    """
-    with RunningServer(app_over(SERVERS[by](engine, **options), NAME), drain) as running:
+    """A running server: its url, engine, what serves it, uvicorn's server, and an `openai` client of it."""
+    with RunningServer(app_over(by_wire(engine, max_inflight_requests), NAME), drain) as running:
         client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0)
         with client:
             yield SimpleNamespace(

@@ -22,25 +22,11 @@ from labkit.results.runs import RungRun
 HOST = Host("a GPU", None, "a CPU", 8, "3.11", "2.9", None)
 
 
-def record_of(
-    kind: str,
-    samples: Iterable,
-    bandwidth: float = 1e9,
-    read_bandwidth: float | None = None,
-    **settings: object,
-) -> Record:
+def record_of(kind: str, samples: Iterable, **settings: object) -> Record:
     """A record of that kind."""
-    about = {"date": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "command": "python -m labkit.bench"}
-    settings = {"model": "none", **settings}
-    return KINDS[kind](
-        kind=kind,
-        host=HOST,
-        bandwidth=bandwidth,
-        read_bandwidth=read_bandwidth,
-        settings=settings,
-        samples=tuple(samples),
-        **about,
-    )
+    about: dict[str, object] = {"kind": kind, "host": HOST, "bandwidth": 1e9, "read_bandwidth": None}
+    about |= {"date": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "command": "python -m labkit.bench"}
+    return KINDS[kind](settings={"model": "none", **settings}, samples=tuple(samples), **about)
 
 
 def run_of(
@@ -52,10 +38,8 @@ def run_of(
     append_paths: dict[str, int] | None = None,
     new_tokens: tuple[int, ...] = (1,),
     gaps_us: Iterable[int] = (),
-    **latencies: tuple[float, ...],
 ) -> Run:
-    """A run; latencies: seconds of each request, by name, "ttft"."""
-    felt = {"ttft": (), "queue_wait": (), "tpot": (), "latency": (), **latencies}
+    """A run of requests of whose waits nothing is known but the gaps between tokens."""
     itl = tuple(gap / 1e6 for gap in gaps_us)
     return Run(
         seconds,
@@ -66,7 +50,7 @@ def run_of(
         append_paths or {},
         (1,) * len(new_tokens),
         new_tokens,
-        LatencyMetrics(**felt, itl=itl, tokens=sum(new_tokens), span=seconds),
+        LatencyMetrics((), (), (), itl, (), tokens=sum(new_tokens), span=seconds),
     )
 
 
@@ -82,9 +66,8 @@ def host_time_of(
     step: Iterable[float] = (1.0,),
     tables: Iterable[float] = (0.1,),
     append: Iterable[float] = (0.1,),
-    num_layers: int = 2,
 ) -> HostTime:
-    return HostTime(batch_size, num_layers, tuple(step), tuple(tables), tuple(append))
+    return HostTime(batch_size, 2, tuple(step), tuple(tables), tuple(append))
 
 
 def host_time_record(times: Iterable[tuple[str, HostTime]]) -> Record:
@@ -107,15 +90,8 @@ def card_record(cards: Iterable[tuple[str, int, str, tuple[int, ...], CostCard]]
     )
 
 
-def traced(
-    rung: str,
-    batch_size: int,
-    step_us: float,
-    gpu_busy_us: float,
-    kernels: tuple = (),
-    context_len: int = 100,
-) -> TracedStep:
-    return TracedStep(rung, batch_size, context_len, step_us, gpu_busy_us, kernels)
+def traced(rung: str, batch_size: int, step_us: float, busy_us: float, kernels: tuple = ()) -> TracedStep:
+    return TracedStep(rung, batch_size, 100, step_us, busy_us, kernels)
 
 
 # Kernels of a step whose layers are PyTorch's operators: how many, and their microseconds.

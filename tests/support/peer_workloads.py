@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from labkit import LanguageModel, SamplingParams, SchedulerConfig, load_model
+from labkit import SamplingParams, SchedulerConfig, load_model
 from labkit.bench.parity import dense_tokens
 from labkit.bench.workload import Request, Workload
 
@@ -12,16 +12,14 @@ DRAWS = SamplingParams(6, temperature=0.8, top_p=0.95, seed=3, stop_on_eos=False
 ALMOST_GREEDY = SamplingParams(6, temperature=0.8, top_p=1e-6, seed=3, stop_on_eos=False)
 
 
-def workload(
-    prompts=RAGGED, new_tokens: int = 4, batch_size: int = 2, model: LanguageModel | None = None
-) -> Workload:
-    """Greedy requests, in batches."""
+def workload(prompts=RAGGED, new_tokens: int = 4) -> Workload:
+    """Greedy requests, in batches of two."""
     return Workload.alike(
-        model or load_model("data/tiny-gpt2"),
+        load_model("data/tiny-gpt2"),
         prompts,
         new_tokens,
         device="cpu",
-        scheduler=SchedulerConfig(max_batch_size=batch_size, prefill_max_batch_size=batch_size),
+        scheduler=SchedulerConfig(max_batch_size=2, prefill_max_batch_size=2),
     )
 
 

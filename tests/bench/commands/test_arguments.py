@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import torch
-from bench_commands import refusal
 
 from labkit.bench import __main__ as bench_main
 from labkit.bench.commands import arguments, scheduler
@@ -65,11 +64,3 @@ def test_the_commands_know_a_device_by_the_names_that_the_engine_knows(monkeypat
     monkeypatch.setattr(sys, "argv", ["bench", "scheduler", "--device", device])
     bench_main.main()
     assert seen == [device]
-
-
-TINY = "--model data/tiny-gpt2 --device cpu"
-
-
-def test_nothing_is_loaded_before_the_targets_are_tried(monkeypatch, capsys):
-    monkeypatch.setattr(scheduler, "workload_of", None)
-    assert "argument --json" in refusal(monkeypatch, capsys, f"scheduler {TINY} --json /")

@@ -1,6 +1,5 @@
 """`compare`: two rungs, a verdict, and the instrument tested on itself."""
 
-import json
 import re
 from types import SimpleNamespace
 
@@ -18,15 +17,13 @@ def test_compare_is_about_the_last_rung_and_the_one_below_it():
     assert (args.before, args.after) == tuple(LADDER)[-2:]
 
 
-def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(monkeypatch, capsys, tmp_path):
-    out = tmp_path / "out.json"
-    line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1 --json {out}"
-    bench(monkeypatch, f"{line} --before 00 --after 00,attention=plain --path copy_on_write")
+def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(recorded, capsys):
+    line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1"
+    (sample,) = recorded(f"{line} --before 00 --after 00,attention=plain --path copy_on_write")["samples"]
     printed = capsys.readouterr().out
     assert re.search(r"00 -> 00,attention=plain: x\d+\.\d+ \[.*\], too few rounds for a verdict", printed)
     assert "WARNING: path 'copy_on_write' never ran" in printed
     assert re.search(r"Limit of decode: .* s at .* GB/s \(reading alone .*\); reached \d+\.\d %", printed)
-    (sample,) = json.loads(out.read_text())["samples"]
     assert len(sample["comparison"]["before_samples"]) == 2 and sample["limit_seconds"] > 0
 
 

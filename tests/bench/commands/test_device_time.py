@@ -1,7 +1,6 @@
 """`device-time`: kernels in a table, the longest first; and no GPU, no times."""
 
 import pytest
-from bench_commands import refusal
 
 from labkit.bench.commands.device_time import WARMUP_STEPS, kernel_table, read_device_time
 from labkit.results import TracedStep
@@ -50,9 +49,3 @@ def test_the_table_has_the_twelve_longest_kernels_with_names_that_fit():
     assert list(table.index) == ["k" * 70, *(f"kernel {i}" for i in range(11))]
     assert table.columns.tolist() == ["per step", "µs"]
     assert table.iloc[0].tolist() == [12.0, 50.1] and table["µs"].tolist()[1:3] == [40, 39]
-
-
-@pytest.mark.slow
-def test_without_a_gpu_the_command_is_refused(monkeypatch, capsys):
-    line = "device-time --model data/tiny-gpt2 --device cpu --rungs 00 --batch-sizes 1 --context 8 --steps 2"
-    assert "the time of kernels is measured on a CUDA GPU" in refusal(monkeypatch, capsys, line)

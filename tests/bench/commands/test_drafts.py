@@ -66,13 +66,6 @@ def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch
     assert record.only(requests=40)[0].drafted == 0
 
 
-def test_a_chance_is_a_number_from_0_to_1(monkeypatch, capsys):
-    for wrong in ("1.5", "nan", "x"):
-        with pytest.raises(SystemExit):
-            bench(monkeypatch, f"drafts --model data/tiny-gpt2 --acceptance 0.5,{wrong}")
-        assert "is not a number from 0 to 1" in capsys.readouterr().err
-
-
 def test_together_is_the_ratio_of_the_sums():
     def task(before: float, after: float) -> DraftedTask:
         sides = ((before,) * 4, (after,) * 4)

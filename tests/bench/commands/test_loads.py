@@ -1,36 +1,28 @@
 """`loads`: five loads, a table, a record, and what could not be served."""
 
-import json
-
 import pytest
-from bench_commands import bench
 from sockets import network_calls
 
 from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
 from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM
 from labkit.model.random_configs import RANDOM_CONFIGS
-from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
 
-def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monkeypatch, capsys, tmp_path):
-    out = tmp_path / "out.json"
+def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(recorded, capsys):
     with network_calls() as calls:
-        bench(
-            monkeypatch,
+        made = recorded(
             "loads --model random:small --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
-            f"--max-batch-size 3 --rounds 1 --rate 200 --json {out}",
+            "--max-batch-size 3 --rounds 1 --rate 200"
         )
     assert calls == []
     printed = capsys.readouterr().out
     assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
-    recorded = json.loads(out.read_text())
-    record_of(recorded, "out")
     ran = {}
-    for sample in recorded["samples"]:
+    for sample in made["samples"]:
         ran.setdefault(sample["load"], []).append(sample["engine"])
     batches = {"labkit 05", "labkit 10", DYNAMIC, PADDED, CONTINUOUS, COMPILED}
     assert {load: set(engines) for load, engines in ran.items()} == {
@@ -40,9 +32,9 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(monke
         "arrivals": {"labkit 05", "labkit 10", CONTINUOUS},
         "shared-prefix": batches,
     }
-    assert all(VLLM in reasons for reasons in recorded["settings"]["left_out"].values())
-    for sample in recorded["samples"]:
-        assert sample["tokens"] == recorded["settings"]["limits"][sample["load"]]["tokens"]
+    assert all(VLLM in reasons for reasons in made["settings"]["left_out"].values())
+    for sample in made["samples"]:
+        assert sample["tokens"] == made["settings"]["limits"][sample["load"]]["tokens"]
         assert sample["equal_requests"] == (None if sample["load"] == "sampled" else 3)
         assert bool(sample["ttft"]) == bool(sample["itl_us"]) == (sample["load"] == "arrivals")
 

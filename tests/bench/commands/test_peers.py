@@ -1,9 +1,6 @@
 """`peers`: a table, a record, and decode by itself where it can be told."""
 
-import json
-
 import pytest
-from bench_commands import bench, refusal
 
 from labkit.bench import peers
 from labkit.bench.commands import peers as command
@@ -13,14 +10,12 @@ pytestmark = pytest.mark.slow
 TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --no-stop-on-eos"
 
 
-def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "peers.json"
+def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
     line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
-    bench(monkeypatch, f"{line} --prompt-repeats 1,4 --json {path}")
+    record = recorded(f"{line} --prompt-repeats 1,4")
     said = capsys.readouterr().out
     assert "labkit 10 is" in said and "Limit of decode" in said
     assert f"Left out: {peers.VLLM} (not installed here)" in said
-    record = json.loads(path.read_text())
     assert record["kind"] == "peers" and len(record["samples"]) == 2 * 6
     assert record["settings"]["left_out"] == {
         peers.COMPILED: "its requests have prompts and answers of one length, and these differ",
@@ -33,18 +28,12 @@ def test_the_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp
         assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
 
 
-def test_only_the_engines_that_are_named_run(monkeypatch, capsys, tmp_path):
-    path = tmp_path / "peers.json"
+def test_only_the_engines_that_are_named_run(recorded):
     line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static,vllm"
-    bench(monkeypatch, f"{line} --json {path}")
-    record = json.loads(path.read_text())
+    record = recorded(line)
     assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [peers.STATIC] * 2
     assert record["settings"]["others"] == ["static", "vllm"]
     assert record["settings"]["left_out"] == {peers.VLLM: "not installed here"}
-
-
-def test_runs_that_may_end_early_are_not_compared(monkeypatch, capsys):
-    assert "add --no-stop-on-eos" in refusal(monkeypatch, capsys, "peers --model data/tiny-gpt2")
 
 
 def test_decode_alone_is_told_where_one_batch_holds_everyone():

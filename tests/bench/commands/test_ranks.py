@@ -5,16 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench_commands import refusal
 
 from labkit.results.files import load_file
 from labkit.results.ranks import CUT, ONE
-
-
-def test_it_needs_torchrun(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.delenv("RANK", raising=False)
-    said = refusal(monkeypatch, capsys, "ranks --device cpu --model random:small")
-    assert "start it by torchrun --nproc-per-node N" in said
 
 
 @pytest.mark.nightly

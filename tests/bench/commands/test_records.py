@@ -1,9 +1,7 @@
 """Commands that measure: what each prints, and the samples of the record that it writes."""
 
-import json
-
 import pytest
-from bench_commands import TINY, bench
+from bench_commands import TINY
 
 from labkit import LADDER
 from labkit.bench.commands.sampling import MANNERS
@@ -48,25 +46,20 @@ RUNS = {
 
 
 @pytest.mark.parametrize("command", RUNS)
-def test_a_command_prints_a_table_and_writes_a_record(monkeypatch, capsys, tmp_path, command):
+def test_a_command_prints_a_table_and_writes_a_record(recorded, capsys, command):
     line, said, fields, expected = RUNS[command]
-    bench(monkeypatch, f"{command} {line} --json {tmp_path / 'out.json'}")
+    made = recorded(f"{command} {line}")
     assert said in capsys.readouterr().out
-    recorded = json.loads((tmp_path / "out.json").read_text())
-    record_of(recorded, "out")
-    assert recorded["kind"] == command.replace("-", "_")
-    samples = [[sample[field] for field in fields] for sample in recorded["samples"]]
+    assert made["kind"] == command.replace("-", "_")
+    samples = [[sample[field] for field in fields] for sample in made["samples"]]
     assert [tuple(len(v) if isinstance(v, list) else v for v in values) for values in samples] == expected
 
 
-def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(
-    monkeypatch, capsys, tmp_path
-):
-    out = tmp_path / "out.json"
-    bench(monkeypatch, f"ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1 --json {out}")
+def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(recorded, capsys):
+    made = recorded("ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1")
     head, *_ = (line for line in capsys.readouterr().out.splitlines() if "against the rung before" in line)
     assert head.split()[:2] == ["title", "tokens/s"]  # and not decode tokens/s
-    record = record_of(json.loads(out.read_text()), "out")
+    record = record_of(made, "out")
     asked = ("load", "num_requests", "max_new_tokens", "max_batch_size")
     assert [record.settings[name] for name in asked] == ["assistant", 3, 32, 16]
     (before, _), (after, _) = record.runs_of("13"), record.runs_of("14")

@@ -14,7 +14,6 @@ from labkit.bench.commands import replicas
 from labkit.bench.commands.replicas import mixed
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.workload import Request
-from labkit.errors import OptionError
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results.files import load_file
 
@@ -36,11 +35,6 @@ def test_each_seed_has_beginnings_of_its_own_and_one_is_the_load_itself():
     first, second = (mixed("shared-prefix", 3, asked(6, seed)) for seed in (0, 1))
     assert not {each.prompt[:512] for each in first} & {each.prompt[:512] for each in second}
     assert mixed("ragged", 1, asked(6, 5)) == make_load("ragged", asked(6, 5))
-
-
-def test_an_unknown_load_is_refused():
-    with pytest.raises(OptionError, match="there is no load 'busy'"):
-        mixed("busy", 2, asked(4))
 
 
 def test_it_needs_ray(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

@@ -1,6 +1,5 @@
 """`tune`: what it prints and keeps, with times that are made up; on a GPU for real."""
 
-import json
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -22,7 +21,6 @@ from labkit.kernels.tiles import Tile, tile_of
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.random_configs import RANDOM_CONFIGS
-from labkit.results.files import record_of
 
 CPU = torch.device("cpu")
 TILE, TODAY = Tile(16, 16, 32, 1, 4, 2), Tile(16, 32, 16, 1, 4, 2)
@@ -157,9 +155,8 @@ def gpu(monkeypatch, tmp_path):
 LINE = "tune --model data/tiny-gpt2 --device cpu"
 
 
-def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsys, tmp_path):
-    out = tmp_path / "out.json"
-    bench(monkeypatch, f"{LINE} --seconds 60 --max-batch-size 64 --json {out}")
+def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, recorded, capsys):
+    record = recorded(f"{LINE} --seconds 60 --max-batch-size 64")
     printed = capsys.readouterr().out
     assert f"Kept: {gpu}" in printed and "×2.00" in printed and "Not measured" not in printed
     table = read_table(gpu)
@@ -167,10 +164,8 @@ def test_the_fastest_tiles_are_printed_kept_and_recorded(gpu, monkeypatch, capsy
     assert {timed[:4] for timed in table} == {(*p, "float16", rows) for p in products for rows in (1, 16, 64)}
     assert {timed.tile.num_stages for timed in table} == {6}
     assert [timed.us for timed in table] == pytest.approx([0.5] * 12)
-    recorded = json.loads(out.read_text())
-    record_of(recorded, "out")
-    assert recorded["kind"] == "tiles" and len(recorded["samples"]) == 12
-    assert [sample["rows"] for sample in recorded["samples"]] == [64] * 4 + [1] * 4 + [16] * 4
+    assert record["kind"] == "tiles" and len(record["samples"]) == 12
+    assert [sample["rows"] for sample in record["samples"]] == [64] * 4 + [1] * 4 + [16] * 4
 
 
 def test_today_s_tile_is_what_an_engine_takes():

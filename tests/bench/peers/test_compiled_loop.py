@@ -15,17 +15,18 @@ from peer_workloads import (
 
 from labkit import SamplingParams
 from labkit.bench.peers.compiled_loop import DecodeStep, compiled_peer, run_compiled
+from labkit.bench.peers.generate import PaddedHead
 from labkit.bench.peers.run import CannotServeError
 
 pytestmark = pytest.mark.slow
 
 
-def test_batches_of_one_length_get_the_engines_tokens():
-    work = workload(LEVEL, 6)
-    peer = compiled_peer(work)
-    run = peer()
-    assert run.token_ids == peer().token_ids == expected(work)
-    assert run.tokens == 24 and 0 < run.first_token_seconds < run.seconds
+def test_a_padded_head_gives_the_logits_of_the_tokens_alone():
+    weight, hidden = torch.randn(67, 8), torch.randn(2, 3, 8)
+    head = PaddedHead(weight)
+    assert head.weight.shape == (128, 8) and not head.weight.requires_grad
+    torch.testing.assert_close(head(hidden), hidden @ weight.T)
+    assert PaddedHead(torch.randn(64, 8)).weight.shape == (64, 8)
 
 
 def test_the_compiler_takes_the_step_whole():

@@ -5,7 +5,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from peer_workloads import LEVEL, RAGGED, workload
+from peer_workloads import LEVEL, workload
 
 from labkit import load_model
 from labkit.bench import peers
@@ -25,13 +25,6 @@ def test_runs_are_made_in_turn_after_warm_ups():
     assert all(ran.equal_requests(run) == 4 for runs in ran.runs.values() for run in runs)
     assert len(calls) == 2 + len(peers.PEERS) + 4 * 7
     assert not ran.compiled  # transformers compiles on GPUs only
-
-
-def test_a_peer_that_cannot_serve_is_left_out_with_its_sentence():
-    ran = peers.run_peers(workload(RAGGED), ("10",), rounds=1, others=(peers.DYNAMIC, peers.COMPILED))
-    assert list(ran.runs) == ["labkit 10", peers.DYNAMIC]
-    said = "its batches have one size, and 3 requests make no full ones of 2"
-    assert ran.left_out == {peers.COMPILED: said}
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
