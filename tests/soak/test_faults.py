@@ -94,7 +94,7 @@ def test_every_rung_has_a_point_for_each_thing_that_can_fail(options):
     assert len(on_device) == (0 if "DecodeStep.sample" in points else 2)
     for point, (owner, name) in points.items():
         kind = owner if isinstance(owner, type) else type(owner)
-        assert point == f"{kind.__name__}.{name}"
+        assert point == f"{kind.__name__}.{name}" and callable(getattr(owner, name))
         with planted_failure(owner, name):
             pass
     assert len(points) > 20
