@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.grouped_attention import NARROW, Programs, group_programs
+from labkit.kernels.grouped_attention import NARROW, Programs, are_boxed, group_programs
 from labkit.kernels.split_attention import tokens_at_a_time
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -23,14 +23,14 @@ STEPS = 4  # in which a share's size is tried, from the fair one to twice as muc
 
 
 class Reading(NamedTuple):
-    """How the programs of a launch read what is in the cache: measured on an H100."""
+    """How the programs of a launch for one query each read what is in the cache: measured on an H100, with
+    boxes on an H200."""
 
     tokens: int  # of a piece
-    ahead: int  # pieces that are asked for before their turn
     at_once: int  # programs
 
 
-# Rows times heads from which programs are smaller, so that more run at once, and ask further ahead.
+# Rows times heads from which programs without boxes are smaller, so that more run at once.
 MANY_HEADS = NARROW.at_once // 4
 
 
@@ -64,10 +64,15 @@ class SharePlan:
         dtype: torch.dtype,
         device: torch.device,
         group: int = 1,
+        block_size: int = 1,
     ) -> None:
-        """num_heads: of keys and values, each of which `group` queries share. dtype: of the cache."""
+        """num_heads: of keys and values, each of which `group` queries share. dtype: of the cache, with
+        blocks of block_size tokens."""
         self.num_heads, self._group, self._dtype = num_heads, group, dtype
-        self._row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
+        row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
+        self._tokens = tokens_at_a_time(1, row_bytes)
+        self._box_tokens = 2 * self._tokens if row_bytes <= 128 else self._tokens  # as registers have room
+        self.is_boxed = group == 1 and are_boxed(head_dim, dtype, block_size, self._box_tokens, device)
         _, W = self.limits(max_batch_size)
         self.row_of, self.share_of, self.slot_of, self.tokens_of = torch.full(
             (4, W), -1, dtype=torch.int32, device=device
@@ -86,18 +91,20 @@ class SharePlan:
     def piece(self, batch_size: int) -> int:
         """The tokens that a program reads at a time, in a batch of so many rows."""
         if self._group > 1:
-            return tokens_at_a_time(1, self._row_bytes) * self.programs(batch_size).num_warps
+            return self._tokens * self.programs(batch_size).num_warps
         return self.reading(batch_size).tokens
 
     def reading(self, batch_size: int) -> Reading:
         """How programs for one query each read, in a batch of so many rows. In 8 bits a piece has as many
         bytes as a small one of 16 bits, because with fewer bytes on their way the memory waits."""
-        tokens, at_once = tokens_at_a_time(1, self._row_bytes), NARROW.at_once
+        tokens, at_once = self._tokens, NARROW.at_once
+        if self.is_boxed:
+            return Reading(self._box_tokens, at_once * 3 // 4)
         if self._dtype.itemsize == 1:
-            return Reading(tokens, 1, at_once * 3 // 2)
+            return Reading(tokens, at_once * 3 // 2)
         if batch_size * self.num_heads >= MANY_HEADS:
-            return Reading(tokens // 2, 2, at_once * 3 // 2)
-        return Reading(tokens, 1, at_once)
+            return Reading(tokens // 2, at_once * 3 // 2)
+        return Reading(tokens, at_once)
 
     def limits(self, batch_size: int) -> tuple[int, int]:
         """Of a batch of so many rows, the shares of which all programs run at the same time, and

@@ -3,12 +3,14 @@
 read once.
 
 It does what `split_attention` and `shared_attention` do, with products on tensor cores in the place of sums,
-because a group's queries make a matrix. B requests, S slots, H heads of queries, G heads of keys and values,
-D head size; query head h belongs to group h // (H / G).
+because a group's queries make a matrix. Where a GPU's TMA brings keys and values in boxes, a piece of tokens
+each, a group of one gains by it, too: asking for a box takes one instruction, and no register until it is
+there. B requests, S slots, H heads of queries, G heads of keys and values, D head size; query head h belongs
+to group h // (H / G).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +19,7 @@ from labkit.kernels.eight_bit import dequantized, quantized, store_scales, unpac
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
 from labkit.kernels.running_softmax import load_scaled_piece
 from labkit.kernels.tile_product import must_upcast
-from labkit.kernels.triton_runtime import early_launch, tl, triton
+from labkit.kernels.triton_runtime import HAS_BOXES, INTERPRETED, Boxes, early_launch, is_hopper, tl, triton
 
 LEAST_SIDE = 16  # of a matrix that a product on tensor cores takes
 NUMBERS_AT_ONCE = 256  # of parts, that a program asks for before it waits for any: as registers have room
@@ -32,11 +34,11 @@ class Programs(NamedTuple):
 
 
 # By rows times heads of keys, in 16 bits. With few heads a program has eight warps: more of its tokens are
-# there before the wait, and fewer parts have to be put together. With many heads, fewer registers let more
-# programs run at once, and there are twice as many as that: the others begin when short ones end.
+# there before the wait, and fewer parts have to be put together.
 NARROW = Programs(1, 255, 1056)
-GROUP_PROGRAMS = ((64, Programs(8, 255, 132)), (767, NARROW))
-MANY = Programs(1, 168, 3168)
+WIDE = Programs(8, 255, 132)
+FEW_HEADS = 64
+BOX_STAGES = 3  # of the loop over boxes: one piece more is on its way while another has its turn
 
 
 def group_programs(batch_size: int, num_heads: int, num_kv_heads: int, dtype: torch.dtype) -> Programs:
@@ -44,18 +46,24 @@ def group_programs(batch_size: int, num_heads: int, num_kv_heads: int, dtype: to
     bits wide programs, and many of them, were slower."""
     if num_kv_heads == num_heads or dtype.itemsize != 2:
         return NARROW
-    heads = batch_size * num_kv_heads
-    return next((programs for most, programs in GROUP_PROGRAMS if heads <= most), MANY)
+    return WIDE if batch_size * num_kv_heads <= FEW_HEADS else NARROW
 
 
-def is_last_apart(programs: Programs, cache: Tensor) -> bool:
-    """Whether a program has its last piece behind its loop, and so no other one on its way then, for which
-    it would wait. cache: of keys.
+def are_boxed(head_dim: int, dtype: torch.dtype, block_size: int, tokens: int, device: torch.device) -> bool:
+    """Whether pieces of so many tokens come in boxes, from blocks of a cache that is contiguous: those of 16
+    bits, by a Hopper GPU or in the interpreter, and none that is in two blocks."""
+    can_box = HAS_BOXES and (INTERPRETED or is_hopper(device))
+    return can_box and dtype.itemsize == 2 and head_dim % 8 == 0 and block_size % tokens == 0
 
-    Measured on an H200, in 16 bits; narrow programs lose by it where heads are of 64 or registers are few.
-    """
-    is_wide = programs.num_warps > 1 or cache.shape[-1] > 64
-    return cache.element_size() == 2 and is_wide and programs.num_registers == NARROW.num_registers
+
+def boxes_of(cache: Tensor, tokens: int) -> Any:
+    """A layer's keys or values [N, G, block_size, D] as the TMA sees them, in boxes of so many tokens of a
+    head; None where it can't."""
+    block_size, D = cache.shape[2:]
+    if not cache.is_contiguous() or not are_boxed(D, cache.dtype, block_size, tokens, cache.device):
+        return None
+    rows = cache.numel() // D
+    return Boxes(cache, [rows, D], [D, 1], [tokens, max(LEAST_SIDE, triton.next_power_of_2(D))])
 
 
 def launch_grouped(
@@ -88,12 +96,15 @@ def launch_grouped(
     cos, sin, query_norm, key_norm, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     block_d = max(LEAST_SIDE, triton.next_power_of_2(D))
+    tokens = max(LEAST_SIDE, tokens)
+    boxes = boxes_of(k_cache_layer, tokens), boxes_of(v_cache_layer, tokens)
     _grouped_paged_attn_append_kernel[(G, B * splits if shares is None else num_shares)](
         query,
         key_new,
         value_new,
         k_cache_layer,
         v_cache_layer,
+        *boxes,
         block_table,
         context_lens,
         slot_mapping,
@@ -124,9 +135,10 @@ def launch_grouped(
         ROTATES=cos is not None,
         UPCAST=must_upcast(query.dtype),
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
-        BLOCK_T=max(LEAST_SIDE, tokens),
+        BLOCK_T=tokens,
         BLOCK_D=block_d,
-        LAST_APART=is_last_apart(programs, k_cache_layer),
+        BOXED=boxes[0] is not None,
+        STAGES=1 if boxes[0] is None else BOX_STAGES,
         PARTS_AT_ONCE=max(1, NUMBERS_AT_ONCE // block_d),
         num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
         maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
@@ -142,6 +154,8 @@ def _grouped_paged_attn_append_kernel(
     value_new_ptr,
     k_cache_ptr,
     v_cache_ptr,
+    key_boxes,
+    value_boxes,
     block_table_ptr,
     context_lens_ptr,
     slot_mapping_ptr,
@@ -187,7 +201,8 @@ def _grouped_paged_attn_append_kernel(
     BLOCK_G: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
-    LAST_APART: tl.constexpr,
+    BOXED: tl.constexpr,
+    STAGES: tl.constexpr,
     PARTS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -229,12 +244,14 @@ def _grouped_paged_attn_append_kernel(
             first = part * BLOCK_T
             end = context_len
             step = SPLITS * BLOCK_T
-        # The first piece is asked for before the kernel before this one has ended, which does not write it,
-        # and each other one before its turn.
-        keys, values, key_scales, value_scales = load_scaled_piece(
-            first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+        # The last piece, which may not be full, is asked for before the kernel before this one has ended,
+        # which does not write it, and has its turn first. All others are full.
+        stop = first + tl.maximum(end - first - 1, 0) // step * step
+        last_keys, last_values, last_key_scales, last_value_scales = load_scaled_piece(
+            stop, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
         )  # fmt: skip
+        next_block = tl.load(table_ptr + tl.minimum(first // block_size, table_size - 1))
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
         if EARLY:
@@ -268,24 +285,26 @@ def _grouped_paged_attn_append_kernel(
         acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32) + has_own * value.to(tl.float32)
         if UPCAST:
             query = query.to(tl.float32)
-        stop = end
-        if LAST_APART:
-            stop = first + tl.maximum(end - first - 1, 0) // step * step
-        for start in range(first, stop, step):
-            live = t < BLOCK_T if LAST_APART else start + t < end
+        kept: tl.constexpr = k_cache_ptr.dtype.element_ty
+        largest, total, acc = add_group_piece(
+            query, last_keys, last_values, last_key_scales, last_value_scales, stop + t < end,
+            largest, total, acc, scale, kept, UPCAST,
+        )  # fmt: skip
+        for start in tl.range(first, stop, step, num_stages=STAGES):
+            if BOXED:
+                # of all tokens' rows, of which the TMA counts no more than 2^31
+                row = (next_block * G + g) * block_size + start % block_size
+                keys, values = key_boxes.load([row, 0]), value_boxes.load([row, 0])
+                key_scales, value_scales = last_key_scales, last_value_scales  # of 16 bits there are none
+                next_block = tl.load(table_ptr + tl.minimum((start + step) // block_size, table_size - 1))
+            else:
+                keys, values, key_scales, value_scales = load_scaled_piece(
+                    start, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+                )  # fmt: skip
             largest, total, acc = add_group_piece(
-                query, keys, values, key_scales, value_scales, live, largest, total, acc, scale,
-                k_cache_ptr.dtype.element_ty, UPCAST,
-            )  # fmt: skip
-            keys, values, key_scales, value_scales = load_scaled_piece(
-                start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-            )  # fmt: skip
-        if LAST_APART:
-            live = stop + t < end
-            largest, total, acc = add_group_piece(
-                query, keys, values, key_scales, value_scales, live, largest, total, acc, scale,
-                k_cache_ptr.dtype.element_ty, UPCAST,
+                query, keys, values, key_scales, value_scales, t < BLOCK_T,
+                largest, total, acc, scale, kept, UPCAST,
             )  # fmt: skip
 
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
@@ -341,6 +360,7 @@ def add_group_piece(
     total = total * correction + tl.sum(weights, axis=1)
     if is_scaled:  # by the largest, so that small scales are no small numbers of 16 bits
         unit = tl.max(value_scales, axis=0)
+        unit = tl.maximum(unit, 1.1754943508222875e-38)  # LEAST_SCALE, if no token is live
         weights *= (value_scales / unit)[None, :]
         sums = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
         acc = acc * correction[:, None] + sums * unit

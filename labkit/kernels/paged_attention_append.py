@@ -55,8 +55,15 @@ def paged_attention_append_plain(
     Raises ValueError for arguments that do not fit.
     """
     check_paged_attention_append(
-        *(query, key_new, value_new, k_cache_layer, v_cache_layer),
-        *(block_table, context_lens, slot_mapping, transform),
+        query,
+        key_new,
+        value_new,
+        k_cache_layer,
+        v_cache_layer,
+        block_table,
+        context_lens,
+        slot_mapping,
+        transform,
         takes_eight_bit=True,
     )
     table, lens = block_table.index_select(0, slot_mapping), context_lens[slot_mapping]

@@ -1,7 +1,8 @@
 """Attention of one new token in the shares of a plan, which `attention_shares` makes once a step.
 
 B requests, S slots, H heads, G heads of keys and values, D head size. A share is a run of a row's tokens, for
-all heads. Groups of heads that share a key take the kernel of `grouped_attention`.
+all heads. Groups of heads that share a key, and keys that come in boxes, take the kernel of
+`grouped_attention`.
 """
 
 import torch
@@ -62,7 +63,7 @@ def paged_attention_append_shares_triton(
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     _, most = plan.limits(B)
     try:
-        if G < H or transform is not None:
+        if G < H or transform is not None or plan.is_boxed:
             parts = plan.piece(B), 1, shares, most, plan.programs(B)
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -83,8 +84,6 @@ def paged_attention_append_shares_triton(
             block_table.shape[1],
             BLOCK_S=MAX_SHARES,
             BLOCK_T=plan.piece(B),
-            AHEAD=plan.reading(B).ahead,
-            LAST_APART=plan.reading(B).ahead == 1 and k_cache_layer.element_size() == 2,
             BLOCK_D=triton.next_power_of_2(D),
             num_warps=1,
             **early_launch(query.device),
@@ -132,15 +131,11 @@ def _shared_paged_attn_append_kernel(
     table_size,
     BLOCK_S: tl.constexpr,
     BLOCK_T: tl.constexpr,
-    AHEAD: tl.constexpr,
-    LAST_APART: tl.constexpr,
     BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T, of which AHEAD (1 or 2)
-    are asked for before their turn: the arithmetic of `_split_paged_attn_append_kernel`. With LAST_APART the
-    last one has its turn behind the loop, so that none is asked for that is not there: on an H200 faster in
-    16 bits, where one is asked for ahead. Programs without a share come last, and leave."""
+    """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T: the arithmetic of
+    `_split_paged_attn_append_kernel`. Programs without a share come last, and leave."""
     h = tl.program_id(0)
     w = tl.program_id(1)
     H = tl.num_programs(0)
@@ -162,11 +157,6 @@ def _shared_paged_attn_append_kernel(
             first, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
         )  # fmt: skip
-        if AHEAD == 2:
-            next_keys, next_values, next_key_scales, next_value_scales = load_scaled_piece(
-                first + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-            )  # fmt: skip
         if EARLY:  # query, key and value come from the kernel before
             tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
@@ -194,32 +184,14 @@ def _shared_paged_attn_append_kernel(
         largest = tl.zeros([BLOCK_T], tl.float32) + own_score
         total = tl.zeros([BLOCK_T], tl.float32)
         acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-        stop = end
-        if LAST_APART:
-            stop = first + tl.maximum(end - first - 1, 0) // BLOCK_T * BLOCK_T
-        for start in range(first, stop, BLOCK_T):
-            live = t < BLOCK_T if LAST_APART else start + t < end
+        for start in range(first, end, BLOCK_T):
             largest, total, acc = add_piece(
-                query, keys, values, live, largest, total, acc,
+                query, keys, values, start + t < end, largest, total, acc,
                 key_scales, value_scales, k_cache_ptr.dtype.element_ty,
             )  # fmt: skip
-            if AHEAD == 2:
-                keys, values = next_keys, next_values
-                key_scales, value_scales = next_key_scales, next_value_scales
-                next_keys, next_values, next_key_scales, next_value_scales = load_scaled_piece(
-                    start + 2 * BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-                )  # fmt: skip
-            else:
-                keys, values, key_scales, value_scales = load_scaled_piece(
-                    start + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-                )  # fmt: skip
-        if LAST_APART:
-            live = stop + t < end
-            largest, total, acc = add_piece(
-                query, keys, values, live, largest, total, acc,
-                key_scales, value_scales, k_cache_ptr.dtype.element_ty,
+            keys, values, key_scales, value_scales = load_scaled_piece(
+                start + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
             )  # fmt: skip
         all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
 

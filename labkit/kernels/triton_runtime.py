@@ -100,6 +100,14 @@ except Exception as error:  # missing or broken: either way the lessons go on in
     IMPORT_ERROR = error
     INTERPRETED = False
 
+try:
+    from triton.tools.tensor_descriptor import TensorDescriptor as Boxes  # a tensor as a TMA sees it
+
+    HAS_BOXES = True
+except Exception:
+    Boxes = AbsentTriton()
+    HAS_BOXES = False
+
 try:  # the language below Triton, for Hopper GPUs only; it is young, and its names may change
     from triton.experimental import gluon
     from triton.experimental.gluon import language as gl

@@ -17,4 +17,6 @@ from labkit.kvcache.mutable_block_manager import MutableInfoBlockManager, OneTab
 from labkit.kvcache.prefix_cache import PrefixCache, PrefixEntry
 from labkit.kvcache.prefixes import Prefix, Prefixes
 
+UNIONS = ["KVAppend", "Prefix", "Prefixes"]  # which do not say where they are from
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]
+__all__ += UNIONS

@@ -175,13 +175,12 @@ def test_in_debug_mode_a_slot_out_of_range_is_refused(monkeypatch: pytest.Monkey
 
 @needs_triton
 def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
-    """As on a GPU of two programs at once, or of three where a program reads half as many tokens, and has two
-    pieces on their way."""
+    """As on a GPU of two programs at once, or of three where a program reads half as many tokens."""
     monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=2))
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
     plan = SharePlan(6, 1, 8, torch.float32, torch.device("cpu"))
     assert [plan.limits(B) for B in (1, 5, 6)] == [(2, 2), (2, 6), (3, 7)]
-    assert [plan.reading(B).ahead for B in (1, 5, 6)] == [1, 1, 2]
+    assert [plan.piece(B) for B in (1, 5, 6)] == [32, 32, 16]
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
     assert_attends_and_stores(in_shares, make_case([40, 3, 70], H=1))
 

@@ -78,7 +78,7 @@ def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
     real = make_case([130, 64, 0, 1000, 1023, 7, 500, 31], **FULL, dtype=dtype)
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
     arguments["slot_mapping"] = with_rows(real, [], 8).arguments["slot_mapping"]
-    plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"))
+    plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"), block_size=64)
     workspace = ShareWorkspace(plan, 12, 64)
 
     def step() -> tuple[Tensor, ...]:

@@ -62,6 +62,14 @@ SIZES = {
         "block_size": 16,
         "dtype": torch.float16,
     },
+    "narrow programs, with boxes": {
+        "context_lens": [9, 200, NOBODY, 64],
+        "group": 2,
+        "H": 17,
+        "D": 16,
+        "block_size": 64,
+        "dtype": torch.float16,
+    },
     "group of 17": {"context_lens": [5, 40], "group": 17, "H": 1},
 }
 # Queries to a key, whether heads are normed before they are rotated, and the dtype.

@@ -77,6 +77,9 @@ random_sizes = st.fixed_dictionaries(
 @example({"context_lens": [130, 1, 64], "block_size": 16, "H": 1}, ORDERS[0], False)
 @example({"context_lens": [3, 5, 300, 1], "block_size": 16, "H": 1, "D": 80}, ORDERS[0], False)
 @example({"context_lens": [1023], "block_size": 64, "H": 1}, ORDERS[0], False)  # as long as there are
+@example(
+    {"context_lens": [200, 1, 128, 0], "block_size": 64, "dtype": torch.float16}, ORDERS[0], True
+)  # in boxes
 @example({"context_lens": [700, 0], "H": 1}, ORDERS[0], False)  # more than a row's shares have at their least
 @settings(max_examples=10)
 def test_it_is_dense_attention_and_each_token_is_in_its_slot(

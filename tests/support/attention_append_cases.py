@@ -152,10 +152,9 @@ def split_in(splits: int, workspace: SplitWorkspace | None = None) -> Callable[.
 
 def plan_for(arguments: dict) -> SharePlan:
     """As small as it may be, and not made yet."""
-    key = arguments["key_new"]
-    return SharePlan(
-        *key.shape, arguments["k_cache_layer"].dtype, key.device, arguments["query"].shape[1] // key.shape[1]
-    )
+    key, cache = arguments["key_new"], arguments["k_cache_layer"]
+    group = arguments["query"].shape[1] // key.shape[1]
+    return SharePlan(*key.shape, cache.dtype, key.device, group, cache.shape[2])
 
 
 def share_workspace_for(arguments: dict) -> ShareWorkspace:

@@ -94,7 +94,7 @@ def attention(
         paged_attention_append.paged_attention_append_triton(*arguments, 1000)
         return
     if form == "shares":
-        plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G)
+        plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G, block_size)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
         shares = shared_attention.ShareWorkspace(plan, H, D)
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)

@@ -174,8 +174,9 @@ class SharedAttention:
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int, num_heads: int) -> None:
         """num_heads: of queries."""
         cache = kv_manager.k_cache
-        G, D = cache.shape[2], cache.shape[4]
-        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, num_heads // G)
+        _, _, G, block_size, D = cache.shape
+        group = num_heads // G
+        self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, group, block_size)
         self._workspace = ShareWorkspace(self.plan, num_heads, D)
 
     def __call__(
