@@ -2,8 +2,6 @@
 
 import asyncio
 import itertools
-from decimal import Decimal
-from fractions import Fraction
 
 import numpy as np
 import torch
@@ -42,19 +40,14 @@ TOO_MUCH = {
 GOOD = {"a good prompt": [1], "text": "To be"}
 TOO_LONG = ENDLESS | TOO_MUCH
 PROMPTS = BAD_PROMPTS | ENDLESS | TOO_MUCH
-NO_PROMPTS = without(JUNK, "a list", "a list of a list", "text") | {
+NO_PROMPTS = without(JUNK, "a list", "text") | {
     "None": None,
-    "an iterator": Made(lambda: iter([[1], [2]])),
     "a generator of prompts": Made(lambda: ([i] for i in (1, 2))),
     "endless": Made(lambda: itertools.repeat([1])),
     "prompts by name": {"a": [1], "b": [2]},
-    "names of prompts": {"a": [1]}.keys(),
-    "a set of texts": {"To", "be"},
     "a bytearray": bytearray(b"To be"),
     "a memoryview": memoryview(b"To be"),
     "ids": [1, 2, 3],
-    "a range": range(10**8),
-    "a 0-d tensor": torch.tensor(3),
     "a 3-D tensor": torch.ones(2, 2, 2, dtype=torch.int64),
     "prompts that raise": BrokenList([[1], [2]]),
     "prompts that raise later": BreaksAfterOne([[1], [2]]),
@@ -64,20 +57,13 @@ NO_ID = without(JUNK, "a 0-d array") | {
     "None": None,
     "a float that equals it": 0.0,
     "a bool that equals it": False,
-    "NumPy's bool": np.False_,
     "torch's bool": torch.tensor(False),
     "text of it": "0",
-    "it in a list": [0],
     "it in a tensor": torch.tensor([0]),
-    "complex": 0j,
-    "Decimal": Decimal(0),
-    "Fraction": Fraction(0),
-    "negative": -1,
     "another": 1,
 }
 PARAMS_FOR_TWO = {
     "one": [GREEDY],
-    "none": [],
     "three": [GREEDY] * 3,
     "far more": NeverRead(),
     "one of another kind": [GREEDY, None],
