@@ -4,13 +4,10 @@ import gc
 import random
 import tracemalloc
 
-import flood
 import pytest
 from flood import PACK_WINDOW, Flood, draw_wishes, flood_engine
-from helpers import make_engine, run
-from waits import record_waits
 
-from labkit import LADDER, SamplingParams
+from labkit import LADDER
 from labkit.results.files import load_file
 
 pytestmark = pytest.mark.slow
@@ -71,20 +68,6 @@ def test_a_flood_leaves_nothing_behind(rung):
     assert behind[2] < behind[1] + 50_000  # bytes; completions that are kept, for one, take 150,000
 
 
-def test_wishes_are_of_every_kind_fit_the_model_and_are_the_same_from_the_same_seed():
-    wishes = draw_wishes(random.Random(0), 500, 900, 300, max_positions=1024)
-    assert wishes == draw_wishes(random.Random(0), 500, 900, 300, max_positions=1024)
-    assert {wish.kind for wish in wishes} == set(flood.WISHES)
-    sizes = [len(wish.prompt) + wish.params.max_new_tokens for wish in wishes if wish.kind != "impossible"]
-    assert max(sizes) == 1024 and min(sizes) < 50
-
-
-def test_a_flood_that_is_served_wrongly_is_noticed(monkeypatch):
-    monkeypatch.setattr(flood, "alone", lambda *_: (0,))
-    _, made = flooded("10", "fifo")
-    assert made["equal"] == 0 < made["checked"]
-
-
 def test_the_command_serves_all_and_says_how(soak, capsys, tmp_path):
     few = "--num-requests 30 --at-once 20 --longest-prompt 20 --max-new-tokens 5"
     soak(f"flood --device cpu --rungs 07 {few} --json {tmp_path / 'out.json'}")
@@ -92,44 +75,3 @@ def test_the_command_serves_all_and_says_how(soak, capsys, tmp_path):
     assert "rung 07, fifo: 30 requests" in printed and "rung 07, pack: 30 requests" in printed
     samples = load_file(tmp_path / "out.json").samples
     assert [(s["policy"], sum(s["ended"].values())) for s in samples] == [("fifo", 30), ("pack", 30)]
-
-
-# --- how long each request waits, how long it may, and how often later ones come before it ----------------
-
-
-def served(prompts_and_lengths, **settings):
-    engine = make_engine(prefix_cache=False, **settings)
-    with record_waits(engine) as waits:
-        for prompt, num_tokens in prompts_and_lengths:
-            engine.add_request(prompt, SamplingParams(num_tokens))
-        run(engine)
-    assert not {"add", "admit"} & set(vars(engine.scheduler))
-    return waits
-
-
-def test_one_after_the_other_each_waits_for_all_tokens_before_it():
-    """In a batch of one, a step makes one token, so the wait is its bound."""
-    waits = served([((1, 2), 3), ((3,), 5), ((4,), 2)], max_batch_size=1)
-    assert (waits.longest, waits.nearest_to_bound, waits.most_waiting) == (3 + 5 + 1, 1.0, 3)
-    assert waits.most_passed_over == 0
-
-
-def test_in_a_batch_of_two_a_wait_is_shorter_than_its_bound():
-    waits = served([((1, 2), 8), ((3,), 8), ((4,), 2)], max_batch_size=2, prefill_max_batch_size=2)
-    assert waits.longest == 9  # the step in which a newcomer is admitted is the ninth
-    assert waits.nearest_to_bound == 1.0  # of the first, who waits for nobody
-
-
-@pytest.mark.parametrize(("policy", "passed_over"), [("fifo", 0), ("pack", 2)])
-def test_under_pack_a_long_prompt_is_passed_over_as_often_as_the_window_is_long(policy, passed_over):
-    long, short = tuple(range(20)), (1,)
-    clients = [(short, 2), (long, 2), *[(short, 2)] * 5]
-    settings = {"max_batch_size": 1, "admission_policy": policy, "pack_window": 2}
-    waits = served(clients, **settings)
-    assert waits.most_passed_over == passed_over
-    assert waits.nearest_to_bound <= 1.0
-
-
-def test_who_is_preempted_and_waits_again_counts_once():
-    waits = served([((1, 2, 3), 9), ((4, 5, 6), 9)], max_blocks_per_layer=4, max_batch_size=2)
-    assert (waits.longest, waits.most_passed_over) == (1, 0)
