@@ -31,15 +31,16 @@ def test_numbers_and_decisions_of_the_host_are_those_of_the_capture():
     assert y.tolist() == [101, 101]
 
 
-def test_a_kernel_is_one_launch_and_does_its_work_in_a_replay():
+def test_a_kernel_is_one_launch_also_with_another_inside_and_does_its_work_in_a_replay():
     def twin(x, y, factor):
         for _ in range(3):
-            x = x * 1
+            x = inside(x) * 1
         y.copy_(x * factor)
         return x + y
 
     x, y = torch.ones(2), torch.zeros(2)
     with ToyGraph() as graph:
+        inside = graph.as_kernel("inside", torch.clone)
         out = graph.as_kernel("a kernel", twin)(x, y, 2)
     assert [launch.name for launch in graph.launches] == ["twin"]
     x.fill_(5)

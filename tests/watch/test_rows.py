@@ -38,22 +38,6 @@ def test_rows_change_at_first_at_boundaries_and_once_by_copy_on_write(watched):
     watched.check_integrity()
 
 
-def test_the_watch_counts_the_rows_that_are_really_made(watched, monkeypatch):
-    """A row made anew is an index tensor, as a cost card counts them; a step makes three others."""
-    counts, step = [], watched.step
-
-    def counted_step():
-        with watch.OperatorCounter() as counter:
-            step()
-        counts.append(counter.index_tensors)
-
-    monkeypatch.setattr(watched, "step", counted_step)
-    rows = watch.record_rows(watched, 14)
-    made_anew = rows[rows["reason"] != "kept"].groupby("step").size()
-    for number in rows["step"].unique():
-        assert counts[number - 1] == 3 + made_anew.get(number, 0)
-
-
 @pytest.mark.parametrize(("rung", "block_tables"), [("00", "rebuilt"), ("06", "resident")])
 def test_an_engine_that_keeps_no_rows_is_refused(rung, block_tables):
     with pytest.raises(ValueError, match=f"block_tables='{block_tables}' keeps no rows"):
