@@ -1,7 +1,6 @@
 """Network: what it says where an architecture gives nothing; what it does, the architectures' tests show."""
 
 import pytest
-import torch
 
 from labkit.errors import OptionError
 from labkit.model import GPT2Config, Network
@@ -19,12 +18,3 @@ def test_what_an_architecture_does_not_give_is_refused_by_its_name():
         echo.decoder_weights()
     with pytest.raises(OptionError, match=r"^Echo cannot be made a model of transformers$"):
         echo.as_transformers()
-    numbers = torch.tensor([[1]])
-    for undefined in (
-        echo.lookup_tables,
-        lambda: Echo.read_config({}),
-        lambda: Echo.stored_shapes(CONFIG),
-        lambda: echo(numbers, numbers, lambda *_: None),
-    ):
-        with pytest.raises(NotImplementedError):
-            undefined()

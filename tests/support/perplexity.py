@@ -21,20 +21,16 @@ WINDOW = 256  # tokens that are read together: each is foretold from those befor
 
 
 @torch.inference_mode()
-def perplexity(
-    model: LanguageModel, text: str, kept: torch.dtype | None = None, window: int = WINDOW
-) -> float:
+def perplexity(model: LanguageModel, text: str, kept: torch.dtype | None = None) -> float:
     """The exponential of the mean loss, in nats, of a text's tokens in whole windows.
 
     Keys and values go through a paged cache of the dtype `kept`, None for the model's own, by the kernels of
-    the engine's prompts; on a CPU by their plain twins. Raises ValueError for a text shorter than a window.
+    the engine's prompts; on a CPU by their plain twins.
     """
     device, config = model.device, model.config
     token_ids = torch.tensor(model.tokenizer.encode(text), device=device)
-    windows = token_ids[: len(token_ids) // window * window].view(-1, window)
-    if not len(windows):
-        raise ValueError(f"text has {len(token_ids)} tokens; a window has {window}")
-    num_blocks = -(-window // BLOCK_SIZE)
+    windows = token_ids[: len(token_ids) // WINDOW * WINDOW].view(-1, WINDOW)
+    num_blocks = WINDOW // BLOCK_SIZE
     manager = OneTableBlockManager(
         num_layers=config.num_layers,
         num_heads=config.num_kv_heads,
@@ -54,10 +50,10 @@ def perplexity(
     attention = PackedAttention(manager, *kernels)
     int32: dict[str, Any] = {"dtype": torch.int32, "device": device}
     table = torch.arange(num_blocks, **int32)[None]
-    attention.begin(PackedRows(torch.tensor([0, window], **int32), torch.zeros(1, **int32), table))
-    positions = torch.arange(window, device=device)[None]
+    attention.begin(PackedRows(torch.tensor([0, WINDOW], **int32), torch.zeros(1, **int32), table))
+    positions = torch.arange(WINDOW, device=device)[None]
     losses = []
     for each in windows:  # each writes over the blocks of the one before
         logits = model.network.lm_head(model.network(each[None], positions, attention)[0]).float()
         losses.append(F.cross_entropy(logits[:-1], each[1:], reduction="sum"))
-    return torch.stack(losses).sum().div(len(windows) * (window - 1)).exp().item()
+    return torch.stack(losses).sum().div(len(windows) * (WINDOW - 1)).exp().item()
