@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import httpx
 import openai
 import pytest
-from helpers import make_engine
+from helpers import failing, make_engine
 from http_server import NAME, serving
 from streaming_helpers import wait_for
 
@@ -23,25 +23,19 @@ from labkit.serve.requests import read_chat
 GOOD = {"model": NAME, "prompt": [1, 2], "max_tokens": 2, "temperature": 0}
 REFUSED = {  # what a client sends, to which status and which field
     "a prompt that is missing": ({"model": NAME}, 400, "prompt"),
-    "a prompt of no text": (GOOD | {"prompt": {"a": 1}}, 400, "prompt"),
     "a token that is no number": (GOOD | {"prompt": [1, True]}, 400, "prompt"),
     "a token of another vocabulary": (GOOD | {"prompt": [256]}, 400, None),
     "no token": (GOOD | {"prompt": []}, 400, "prompt"),
     "another model": (GOOD | {"model": "gpt-4"}, 404, "model"),
     "no model": ({"prompt": "a"}, 400, "model"),
-    "too many tokens": (GOOD | {"max_tokens": 63}, 400, None),
-    "a very long text": (GOOD | {"prompt": "word " * 200_000}, 400, None),
     "no tokens": (GOOD | {"max_tokens": 0}, 400, "max_tokens"),
     "a wrong temperature": (GOOD | {"temperature": -1}, 400, "temperature"),
-    "a temperature that is text": (GOOD | {"temperature": "hot"}, 400, "temperature"),
-    "a wrong top_p": (GOOD | {"top_p": 0}, 400, "top_p"),
     "a seed that is no number": (GOOD | {"seed": "x"}, 400, "seed"),
     "answers without number": (GOOD | {"n": 0}, 400, "n"),
     "too many answers": (GOOD | {"n": 129}, 400, "n"),
     "a penalty": (GOOD | {"presence_penalty": 0.5}, 400, "presence_penalty"),
     "at least so many tokens": (GOOD | {"min_tokens": 2}, 400, "min_tokens"),
     "more than its limit": (GOOD | {"min_tokens": 3, "max_tokens": 2, "ignore_eos": True}, 400, "min_tokens"),
-    "a penalty of vLLM's": (GOOD | {"repetition_penalty": 1.1}, 400, "repetition_penalty"),
     "messages": (GOOD | {"messages": [{"role": "user", "content": "a"}]}, 400, "messages"),
     "a parameter of nobody": (GOOD | {"colour": "red"}, 400, "colour"),
     "a stream of a number": (GOOD | {"stream": 1}, 400, "stream"),
@@ -86,8 +80,10 @@ def test_a_request_is_refused_with_its_reason(door, body, status, field):
 def test_what_can_never_fit_has_the_code_and_the_words_that_clients_know(longer):
     """Neither in the positions nor in the pool, which here has room for 16 tokens."""
     with serving(make_engine(max_blocks_per_layer=4)) as door:
-        told = post(door, GOOD | longer).json()["error"]
-        assert told["code"] == "context_length_exceeded" and "max_new_tokens" not in told["message"]
+        reply = post(door, GOOD | longer)
+        told = reply.json()["error"]
+        assert (reply.status_code, told["code"]) == (400, "context_length_exceeded")
+        assert told["param"] is None and "max_new_tokens" not in told["message"]
         assert "this model's maximum context length is" in told["message"]
         assert door.client.models.retrieve(NAME).max_model_len == 17  # the last one is never stored
         assert post(door, GOOD | {"max_tokens": 15}).status_code == 200
@@ -148,14 +144,7 @@ def test_a_request_that_cannot_be_sent_to_the_engine_ends_and_holds_no_place(doo
 
 
 def test_a_stream_that_a_failed_step_cuts_short_is_told_so_and_counted(door, monkeypatch):
-    step, calls = door.engine.step, count()
-
-    def fails_once():
-        if next(calls) == 20:
-            raise RuntimeError("planted")
-        return step()
-
-    monkeypatch.setattr(door.engine, "step", fails_once)
+    monkeypatch.setattr(door.engine, "step", failing(door.engine.step, 20, RuntimeError("planted")))
     with pytest.raises(openai.APIError, match="planted"):
         list(door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60}))
     assert 'refused_requests_total{status="503"} 1.0' in httpx.get(f"{door.url}/metrics").text

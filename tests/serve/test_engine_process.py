@@ -15,14 +15,13 @@ from unittest.mock import Mock
 import httpx
 import openai
 import pytest
-from helpers import make_engine
+from helpers import failing, make_engine
 from http_server import NAME, by_wire, serving
 from small_checkpoint import save_small_checkpoint
 from streaming_helpers import TIMEOUT, wait_for
 
 from labkit import SamplingParams, load_model
 from labkit.engine import StreamingServer
-from labkit.engine.prompt import Limits
 from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.paths import ROOT
 from labkit.serve import engine_process
@@ -162,19 +161,13 @@ def test_tokens_between_the_first_and_the_end_come_when_they_are_due(monkeypatch
 
 def test_tokens_that_wait_are_given_before_what_ends_their_stream(monkeypatch):
     engine, sent, read_by_stream = make_engine(), [], []
-    step, calls = engine.step, count(1)
-
-    def fail():
-        if next(calls) == 6:
-            raise RuntimeError("no luck")
-        return step()
 
     async def read():
         client = by_wire(engine, frame_every=1e9)
         send = client.host._wire.send
         client.host._wire.send = lambda message: (sent.append(len(message[0])), send(message))
         await sizes_of(client.submit_async([1, 2], SamplingParams(7)), whole := [])
-        monkeypatch.setattr(engine, "step", fail)
+        monkeypatch.setattr(engine, "step", failing(engine.step, 5, RuntimeError("no luck")))
         with pytest.raises(StreamError, match="when this request had 5 tokens"):
             await sizes_of(client.submit_async([1, 2], SamplingParams(7)), broken := [])
         read_by_stream.extend([sum(whole), sum(broken)])
@@ -284,8 +277,3 @@ def test_a_tokenizer_is_the_same_in_the_other_process(tmp_path):
         assert again.encode("To be, or the other<|endoftext|>") == token_ids
         assert again.decode(token_ids) == tokenizer.decode(token_ids)
         assert (again.vocab_size, again.eos_token_id) == (tokenizer.vocab_size, tokenizer.eos_token_id)
-
-
-def test_limits_are_the_engines():
-    engine = make_engine(max_blocks_per_layer=4, block_size=4)
-    assert engine.limits == Limits(256, 64, 4, 4) and engine.limits.longest == 17

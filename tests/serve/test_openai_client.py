@@ -38,32 +38,18 @@ def door():
         assert door.streaming.num_unfinished == 0
 
 
-def test_an_answer_is_the_engines(door):
-    made = door.client.completions.create(prompt=PROMPTS[0], **GREEDY)
-    assert made.choices[0].text == text_alone(PROMPTS[0]) and made.choices[0].finish_reason == "length"
-    assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.total_tokens) == (3, 8, 11)
-    assert made.model == NAME and made.object == "text_completion"
-
-
-def test_a_stream_is_the_same_answer_in_pieces(door):
-    drawn = SamplingParams(8, temperature=0.8, top_p=0.95, top_k=40, seed=7)
-    pieces = list(door.client.completions.create(prompt=PROMPTS[0], stream=True, **DRAWN))
-    assert "".join(piece.choices[0].text for piece in pieces) == text_alone(PROMPTS[0], drawn)
-    *before, last = (piece.choices[0].finish_reason for piece in pieces)
-    assert last == "length" and not any(before)
-    assert len({piece.id for piece in pieces}) == 1  # a reader that is behind gets few of them
-
-
 @pytest.mark.parametrize("continuous", [False, True])
 def test_a_stream_and_each_of_its_frames_count_tokens_if_they_are_asked_to(door, continuous):
     options = {"include_usage": True, "continuous_usage_stats": continuous}
     stream = door.client.completions.create(prompt=PROMPTS[:2], stream=True, stream_options=options, **GREEDY)
     *pieces, last = stream
+    assert len({piece.id for piece in (*pieces, last)}) == 1  # a reader that is behind gets few of them
     assert last.choices == [] and (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, 16)
     for index, prompt in enumerate(PROMPTS[:2]):
         own = [piece for piece in pieces if piece.choices[0].index == index]
         assert "".join(piece.choices[0].text for piece in own) == text_alone(prompt)
-        assert own[-1].choices[0].finish_reason == "length"
+        *before, end = (piece.choices[0].finish_reason for piece in own)
+        assert end == "length" and not any(before)
         if not continuous:
             assert all(piece.usage is None for piece in own)
             continue
@@ -80,7 +66,9 @@ def test_every_prompt_has_n_answers_and_seeds_follow_each_other(door):
     expected = [text_alone(prompt, p) for prompt in PROMPTS[:2] for p in params]
     assert [choice.text for choice in made.choices] == expected and len(set(expected)) == 4
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
-    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 32)
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens, made.usage.total_tokens) == (4, 32, 36)
+    assert {choice.finish_reason for choice in made.choices} == {"length"}
+    assert (made.model, made.object) == (NAME, "text_completion")
 
 
 @pytest.mark.slow
