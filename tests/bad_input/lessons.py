@@ -53,6 +53,8 @@ BUILD = {
 }
 NOT_SHOWN = without(NO_SOURCE, "a lambda")
 
+SIZES_OF_RUN = SIZES_OF_CARD | {"rounds": NO_COUNT}
+
 CASES = [
     *values_of(
         OptionError,
@@ -62,27 +64,12 @@ CASES = [
         ("here.check", "proves block_tables", lambda _, bad: HERE.check(**bad), NAMES),
         ("here.check", "has no gate", lambda _, bad: LAST.check(**bad), NAMES),
         ("here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE),
-        (
-            "keep, option",
-            "cannot be kept as",
-            lambda _, bad: keep_all("01", {bad: lab.check_batch}),
-            FILE_NAMES,
-        ),
+        ("keep, option", "cannot be kept as", lambda _, bad: keep_all("01", {bad: SOUND}), FILE_NAMES),
         ("show_source", "has no source", lambda _, bad: show_source(bad), NOT_SHOWN),
         ("show_diff", "has no source", lambda _, bad: show_diff(uses_data, bad), NOT_SHOWN),
     ),
-    *(
-        case
-        for entry, call, table in (
-            ("here.build", lambda _, **bad: HERE.build(**bad), BUILD),
-            ("here.card", lambda _, **bad: HERE.card(**bad), SIZES_OF_CARD),
-            ("here.measure", lambda _, **bad: HERE.measure(**bad), SIZES_OF_CARD | {"rounds": NO_COUNT}),
-            (
-                "here.predict",
-                lambda _, **bad: HERE.predict(**QUESTION | bad),
-                dict.fromkeys(QUESTION, NO_TEXT),
-            ),
-        )
-        for case in arguments_of(entry, call, table, OptionError)
-    ),
+    *arguments_of("here.build", lambda _, **bad: HERE.build(**bad), BUILD, OptionError),
+    *arguments_of("here.card", lambda _, **bad: HERE.card(**bad), SIZES_OF_CARD, OptionError),
+    *arguments_of("here.measure", lambda _, **bad: HERE.measure(**bad), SIZES_OF_RUN, OptionError),
+    *arguments_of("here.predict", lambda _, **bad: HERE.predict(**QUESTION | bad), NO_QUESTION, OptionError),
 ]

@@ -77,10 +77,3 @@ def said(refusal: BaseException, capsys) -> str:
         return str(refusal) if isinstance(refusal, LabkitError) else ""
     lines = capsys.readouterr().err.strip().splitlines()
     return lines[-1] if refusal.code == 2 and lines else ""
-
-
-def test_there_are_many_cases_of_many_kinds():
-    """Of every entry some, and not one case again and again."""
-    assert len(CASES) >= 500
-    assert len({(case.entry, case.name, case.label) for case in CASES}) == len(CASES)
-    assert len(ENTRIES) >= 40
