@@ -8,7 +8,6 @@ import pytest
 import torch
 from bench_commands import bench
 
-from labkit import LADDER
 from labkit.bench import __main__ as bench_main
 from labkit.results.published import published_figures
 
@@ -32,12 +31,6 @@ def test_on_a_cpu_a_command_takes_a_small_model_and_says_so(monkeypatch, capsys,
         "On a CPU this command takes --model data/tiny-gpt2 --batch-sizes 1,4,16, unless you say otherwise."
     )
     assert capsys.readouterr().out == (f"{said}\n" if device == "cpu" else "")
-
-
-@pytest.mark.parametrize("command", ["ladder", "host-time", "cost-card", "device-time"])
-def test_a_command_for_all_rungs_measures_no_engine_twice(command):
-    rungs = bench_main.make_parser().parse_args([command]).rungs
-    assert rungs == tuple(LADDER) and len({LADDER[number].options for number in rungs}) == len(rungs)
 
 
 # --- refusals --------------------------------------------------------------------------------------

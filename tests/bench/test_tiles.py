@@ -172,26 +172,18 @@ def test_a_tile_that_was_fast_once_is_timed_again_before_it_wins():
     assert bench.num_timed == len(bench.measured) + 4 * FINAL_ROUNDS
 
 
-def test_a_tile_that_computes_something_else_does_not_win():
-    case = case_of(PROJECTION)
-    best = candidates(case, FakeBench(no_time))[5]
-    bench = FakeBench(favouring(best), is_wrong=lambda tile: tile == best)
-    (found,) = bench.search([case])
-    assert found.tile == case.today and (case, best) not in bench.measured
-
-
-@pytest.mark.parametrize("how", ["fails", "compiles"])
-def test_a_tile_that_fails_is_passed_over(how: str):
-    """Its launch, for want of room for example, or its compilation."""
+@pytest.mark.parametrize("how", ["fails", "compiles", "is_wrong"])
+def test_a_tile_that_fails_or_computes_something_else_is_passed_over(how: str):
+    """Its launch fails, for want of room for example, or its compilation."""
     case = case_of(PROJECTION)
     first, second = candidates(case, FakeBench(no_time))[5:7]
 
     def seconds_of(case: Case, tile: Tile) -> float:
         return {first: 1e-7, second: 5e-7}.get(tile, 1e-6)
 
-    bad = {"fails": lambda tile: tile == first, "compiles": lambda tile: tile != first}[how]
-    (found,) = FakeBench(seconds_of, **{how: bad}).search([case])
-    assert found.tile == second
+    bench = FakeBench(seconds_of, **{how: lambda tile: (tile == first) != (how == "compiles")})
+    (found,) = bench.search([case])
+    assert found.tile == second and (case, first) not in bench.measured
 
 
 # --- its time -------------------------------------------------------------------------------------------

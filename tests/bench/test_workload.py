@@ -21,13 +21,6 @@ def workload(prompts=((1, 2, 3), (4, 5)), max_new_tokens=9, **changes) -> Worklo
     return Workload.alike(small_model(), prompts, max_new_tokens, **settings)
 
 
-def test_a_workload_knows_its_longest_text_and_whether_someone_comes_later():
-    served = workload()
-    assert served.longest == 3 + 9 and not served.has_arrivals
-    first, second = served.requests
-    assert replace(served, requests=(first, replace(second, arrives_at=0.1))).has_arrivals
-
-
 def test_a_run_knows_its_requests_and_its_paths_and_first_tokens_belong_to_the_prefill():
     """Trap 2: they are made there, so the decode's rate leaves them out."""
     served = workload()

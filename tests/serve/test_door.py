@@ -177,8 +177,7 @@ def test_messages_that_cannot_be_read_are_refused_before_they_are_written(conten
     assert (refused.value.status, refused.value.param) == (400, "messages")
 
 
-FLAGS = ["--drain inf", "--drain -1", "--port 70000", "--max-requests 0"]
-FLAGS += [f"--frame-every {text}" for text in ("-1", "nan", "inf", "soon")]
+FLAGS = ["--drain inf", "--drain -1", "--port 70000", "--max-requests 0", "--frame-every nan"]
 
 
 @pytest.mark.parametrize("flag", FLAGS)

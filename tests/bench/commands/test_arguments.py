@@ -1,12 +1,10 @@
 """Command lines that cannot be: the parser names the argument, before anything is measured."""
 
-import sys
-
 import pytest
 import torch
 
 from labkit.bench import __main__ as bench_main
-from labkit.bench.commands import arguments, scheduler
+from labkit.bench.commands import arguments
 from labkit.ladder import LADDER
 from labkit.model.random_configs import RANDOM_CONFIGS
 
@@ -55,12 +53,3 @@ def test_rungs_in_any_order_are_taken(parser, rungs):
 
 
 # --- what only the command can tell ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("device", ["cpu", "cpu:0"])
-def test_the_commands_know_a_device_by_the_names_that_the_engine_knows(monkeypatch, device):
-    seen = []
-    monkeypatch.setattr(scheduler, "run", lambda args: seen.append(args.device))
-    monkeypatch.setattr(sys, "argv", ["bench", "scheduler", "--device", device])
-    bench_main.main()
-    assert seen == [device]

@@ -3,13 +3,12 @@
 import json
 
 import pytest
-from bench_commands import bench
 from pytest import approx
 
 from labkit.bench.commands import drafts
 from labkit.results.comparison import Comparison
 from labkit.results.drafts import DialRecord, DraftedTask, DraftsRecord, together
-from labkit.results.files import load_file
+from labkit.results.files import record_of
 
 
 def test_every_task_has_a_kind_and_a_prompt():
@@ -20,19 +19,15 @@ def test_every_task_has_a_kind_and_a_prompt():
 
 
 @pytest.mark.slow
-def test_tasks_are_decoded_on_both_sides_and_recorded(monkeypatch, capsys, tmp_path):
+def test_tasks_are_decoded_on_both_sides_and_recorded(recorded, monkeypatch, capsys, tmp_path):
     texts = {"code": "the king is the king and the king is", "free": "The king"}
     tasks = [{"kind": kind, "name": f"a {kind}", "text": text} for kind, text in texts.items()]
     monkeypatch.setattr(drafts, "TASKS", tmp_path / "tasks.json")
     drafts.TASKS.write_text(json.dumps(tasks))
-    path = tmp_path / "out.json"
-    bench(
-        monkeypatch,
-        f"drafts --model data/tiny-gpt2 --device cpu --rounds 1 --max-new-tokens 24 --json {path}",
-    )
+    made = recorded("drafts --model data/tiny-gpt2 --device cpu --rounds 1 --max-new-tokens 24")
     said = capsys.readouterr().out
     assert "code: a code" in said and "grounded: x" in said and "free: x" in said
-    record = load_file(path)
+    record = record_of(made, "out")
     assert isinstance(record, DraftsRecord)
     (code,) = record.of("code")
     assert [sample.name for sample in record.samples] == ["a code", "a free"]
@@ -42,17 +37,13 @@ def test_tasks_are_decoded_on_both_sides_and_recorded(monkeypatch, capsys, tmp_p
 
 
 @pytest.mark.slow
-def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(monkeypatch, capsys, tmp_path):
+def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(recorded, monkeypatch, capsys):
     monkeypatch.setattr(drafts, "DIALED_BATCHES", (1, 2, 40))
     monkeypatch.setattr(drafts, "DIALED_PROMPT", 20)
-    path = tmp_path / "out.json"
-    bench(
-        monkeypatch,
-        "drafts --model random:small --device cpu --rounds 1 --max-new-tokens 41 "
-        f"--acceptance 0,0.8,1 --json {path}",
-    )
+    line = "drafts --model random:small --device cpu --rounds 1 --max-new-tokens 41"
+    made = recorded(f"{line} --acceptance 0,0.8,1")
     assert "tokens a step" in capsys.readouterr().out
-    record = load_file(path)
+    record = record_of(made, "out")
     assert isinstance(record, DialRecord)
     assert [(run.requests, run.chance) for run in record.samples] == [
         *((requests, chance) for requests in (1, 2) for chance in (0, 0.8, 1)),

@@ -39,13 +39,6 @@ def test_the_compiler_takes_the_step_whole():
     torch.compiler.reset()
 
 
-def test_all_draw_where_they_are_asked_to():
-    drawn = compiled_peer(with_params(workload(LEVEL), *[DRAWS] * 4))()
-    assert [len(ids) for ids in drawn.token_ids] == [6] * 4
-    almost = compiled_peer(with_params(workload(LEVEL), *[ALMOST_GREEDY] * 4))()
-    assert almost.token_ids == expected(workload(LEVEL, 6))
-
-
 @pytest.mark.parametrize(
     ("work", "said"),
     [

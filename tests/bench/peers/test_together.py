@@ -15,18 +15,6 @@ from labkit.bench.workload import Workload
 pytestmark = pytest.mark.slow
 
 
-def test_runs_are_made_in_turn_after_warm_ups():
-    calls = []
-    ran = peers.run_peers(workload(LEVEL), ("00", "10"), rounds=2, progress=lambda: calls.append(1))
-    others = [peers.DYNAMIC, peers.STATIC, peers.PADDED, peers.CONTINUOUS, peers.COMPILED]
-    assert list(ran.runs) == ["labkit 00", "labkit 10", *others]
-    assert ran.left_out == {peers.VLLM: "not installed here"}
-    assert all(len(runs) == 4 for runs in ran.runs.values())
-    assert all(ran.equal_requests(run) == 4 for runs in ran.runs.values() for run in runs)
-    assert len(calls) == 2 + len(peers.PEERS) + 4 * 7
-    assert not ran.compiled  # transformers compiles on GPUs only
-
-
 def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
     def broken(work, reference, cache_implementation):
         if cache_implementation == "static":
