@@ -1,10 +1,8 @@
 """A step captured as a toy graph, and replayed."""
 
 import torch
-from helpers import make_engine
 
-from labkit import LADDER
-from labkit.watch import LaunchRecorder, ToyGraph, capture, device_step_of, recorded_step
+from labkit.watch import ToyGraph
 
 
 def test_a_replay_follows_what_lies_at_the_addresses():
@@ -46,23 +44,3 @@ def test_a_kernel_is_one_launch_also_with_another_inside_and_does_its_work_in_a_
     x.fill_(5)
     graph.replay()
     assert y.tolist() == [10, 10] and out.tolist() == [15, 15]
-
-
-def test_a_launch_runs_again_on_the_same_tensors_and_leaves_the_first_result_alone():
-    x = torch.ones(2)
-    with LaunchRecorder() as recorder:
-        doubled = x * 2
-        x += 1
-    multiply, add = recorder.launches
-    (made,) = multiply.run()
-    assert made.tolist() == [4, 4] and doubled.tolist() == [2, 2]
-    assert add.run()[0].data_ptr() == x.data_ptr() and x.tolist() == [3, 3]
-
-
-def test_any_recorder_can_be_told_of_a_step():
-    step = device_step_of(make_engine(options=LADDER["07"].options, max_batch_size=2))
-    recorder = LaunchRecorder()
-    token_ids = recorded_step(step, 2, True, recorder)
-    graph, _ = capture(step, 2, True)
-    assert token_ids.shape == (2,)
-    assert [launch.name for launch in recorder.launches] == [launch.name for launch in graph.launches]
