@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from helpers import ENGINES, GREEDY, make_engine, tokens_alone, tokens_of
+from helpers import GREEDY, make_engine, tokens_alone, tokens_of
 from resident_helpers import PROMPTS, gpu_engine, workload
 from triton_marks import needs_triton
 
@@ -16,13 +16,10 @@ from labkit.errors import OptionError
 from labkit.kernels import draw_plain, draw_triton
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
 
-SEARCHED = {name: options for name, options in ENGINES.items() if options.sampler == "searched"}
-searched = pytest.mark.parametrize("options", SEARCHED.values(), ids=SEARCHED)
 PLAIN = SamplingParams(8, temperature=1.3, seed=7)
 TOP_K = replace(PLAIN, top_k=5, seed=8)
 TOP_P = replace(PLAIN, top_p=0.7, seed=9)
-ALL = replace(PLAIN, top_k=20, top_p=0.8, min_p=0.5, seed=10)
-KINDS = {"greedy": GREEDY, "temperature": PLAIN, "top-k": TOP_K, "top-p": TOP_P, "all": ALL}
+MIN_P = replace(PLAIN, min_p=0.5, seed=10)
 
 
 def device_step_of(engine) -> DeviceStep:
@@ -46,7 +43,7 @@ def test_a_batch_changes_its_family_when_one_leaves_that_draws():
     engine = make_engine(options=SAMPLING_WITHOUT_SORTS)
     noted = noting_draws(engine)
     params = [
-        replace(GREEDY, max_new_tokens=9),
+        replace(GREEDY, max_new_tokens=9, top_k=3, top_p=0.5),  # at temperature 0 nothing is drawn
         replace(PLAIN, max_new_tokens=6),
         replace(TOP_P, max_new_tokens=3),
     ]
@@ -77,6 +74,7 @@ def test_a_launch_of_ones_own_that_names_no_families_is_told_two():
             return device_step(batch_size, max_context_len, asked)
 
     engine = make_engine(options=SAMPLING_WITHOUT_SORTS, parts={"launch": MyGraphs})
+    assert [bool(draws) for draws in Draws] == [False, True, False]
     params = [GREEDY, PLAIN, TOP_P]
     expected = [tokens_alone(prompt, each) for prompt, each in zip(PROMPTS[:3], params, strict=True)]
     assert tokens_of(engine.generate(PROMPTS[:3], params)) == expected
@@ -92,9 +90,10 @@ def test_the_part_of_ones_own_is_what_draws():
 
     engine = make_engine(options=SAMPLING_WITHOUT_SORTS, parts={"sampler": my_draw})
     assert device_step_of(engine).sampler.draw is my_draw
-    assert tokens_of(engine.generate([PROMPTS[0]], TOP_K)) == [tokens_alone(PROMPTS[0], TOP_K)]
-    assert tokens_of(engine.generate([PROMPTS[0]], PLAIN)) == [tokens_alone(PROMPTS[0], PLAIN)]
-    assert set(calls) == {(1, True), (1, False)}
+    for params, is_filtered in ((TOP_K, True), (MIN_P, True), (PLAIN, False)):
+        calls.clear()
+        assert tokens_of(engine.generate([PROMPTS[0]], params)) == [tokens_alone(PROMPTS[0], params)]
+        assert set(calls) == {(1, is_filtered)}
     with pytest.raises(OptionError, match="has no use for a sampler: sampler = 'sorted'"):
         make_engine(options=OVERLAP, parts={"sampler": my_draw})
 
