@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import CONFIG, GREEDY, SEEDED, assert_no_block_is_lost, make_engine, tokens_alone, tokens_of
 from resident_helpers import ALL_RESIDENT, EACH_PARAMS, PROMPTS, all_resident
-from triton_marks import needs_triton
+from triton_marks import needs_interpreter
 
 from labkit.engine.step import attention as step_attention
 from labkit.engine.step import build
@@ -27,11 +27,9 @@ def test_every_layers_writes_are_counted(options):
 
 
 @pytest.mark.slow
-@needs_triton
+@needs_interpreter
 @pytest.mark.parametrize("rung", ["06", "07", "09", "11", "13"])  # where other kernels are asked for
 def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_00(rung):
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled for the GPU here")
     params = [replace(each, max_new_tokens=4) for each in (GREEDY, SEEDED)]
     engine = make_engine(options=replace(ALL_RESIDENT[rung], attention="triton"))
     prompts = [PROMPTS[1], PROMPTS[0]]  # the first meets a boundary
@@ -41,10 +39,8 @@ def test_with_triton_attention_in_the_interpreter_the_tokens_are_those_of_rung_0
 
 
 @pytest.mark.slow
-@needs_triton
+@needs_interpreter
 def test_attention_in_shares_is_planned_once_a_step_for_the_rows_there_are(monkeypatch):
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled for the GPU here")
     monkeypatch.setattr(build, "SplitAttention", SharedAttention)
     planned, plan_shares = [], step_attention.plan_shares_triton
 

@@ -123,9 +123,6 @@ def test_attention_is_the_kernel_where_it_is_compiled_unless_told_otherwise(
     assert build.pick_attention("plain", device) is paged_attention_plain
 
 
-# --- graphs ----------------------------------------------------------------------------------------
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""A chunk's forward: the logits, keys and values of prompts that are prefilled the padded way."""
+"""A chunk: the logits, keys and values of prompts prefilled the padded way, how it is sent, and its draws."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkSt
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.fused import padded_head
-from labkit.engine.step.samplers import SortedSampler
-from labkit.kernels import kv_append_packed_plain, packed_attention_plain
+from labkit.engine.step.samplers import SearchedSampler, SortedSampler
+from labkit.kernels import draw_plain, kv_append_packed_plain, packed_attention_plain
 from labkit.kvcache import OneTableBlockManager
 
 PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
@@ -106,3 +106,53 @@ def test_the_logits_of_a_chunk_are_not_written_over_by_the_next_one():
         before = first.last_logits.clone()
         step.launch(PackedChunk(PROMPTS, [6, 2, 0], 8), joining, [2])
     assert first.last_logits.equal(before) and before[0].any()
+
+
+# --- how it is sent --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 2, 7, 16])
+@pytest.mark.parametrize("max_prompts", [1, 2, 3, 8])
+def test_parts_are_apart_and_begin_at_multiples_of_16_bytes(max_prompts, num_rows):
+    layout = ChunkLayout(max_prompts, max_blocks=3)
+    numbers = torch.zeros(layout.size(num_rows), dtype=torch.int64)
+    assert layout.num_rows(numbers) == num_rows
+    parts = layout.split(numbers)
+    assert [len(part) for part in parts] == [
+        max_prompts + 1,
+        max_prompts,
+        max_prompts,
+        6 * (max_prompts + max_prompts % 2),
+        num_rows,
+        num_rows,
+        3 * max_prompts,
+    ]
+    for num_prompts in range(max_prompts):  # the tables of others lie behind those of so many
+        tables = parts.block_tables.storage_offset() + 3 * num_prompts
+        assert layout.size_up_to(num_rows, num_prompts) == tables
+    for part in parts:
+        assert part.storage_offset() % 2 == 0 or not len(part)
+        part += 1
+    assert numbers.max() <= 1 and numbers.sum() == sum(map(len, parts))
+
+
+def test_a_prompt_without_a_row_in_front_has_a_row_to_read_all_the_same():
+    manager, step = resident(ChunkStep)
+    joining = dict(list(joining_in(manager).items())[:2])
+    numbers = step.layout.pack(PackedChunk(PROMPTS[:2], [6, 0], 16), joining, num_rows=2)
+    parts = step.layout.split(numbers)
+    assert parts.starts.tolist() == [0, 0, 2, 2, 2] and parts.last_rows.tolist() == [0, 1, 1, 1]
+
+
+# --- first tokens ----------------------------------------------------------------------------------
+
+SAMPLERS = {"sorted": SortedSampler(), "searched": SearchedSampler(draw_plain)}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_warming_up_draws_in_each_way_of_the_sampler(monkeypatch, name):
+    drawn = []
+    sampler = FirstTokenSampler(SAMPLERS[name], ChunkLayout(2, 2), torch.device("cpu"))
+    monkeypatch.setattr(sampler, "sample", lambda logits, numbers, draws: drawn.append(draws))
+    sampler.warm_up(torch.zeros(2, 9), None)
+    assert drawn == list(SAMPLERS[name].families)

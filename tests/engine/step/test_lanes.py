@@ -8,14 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import (
-    assert_no_block_is_lost,
-    make_engine,
-    tokens_of,
-)
+from helpers import assert_no_block_is_lost, make_engine, tokens_of
 from resident_helpers import gpu_engine, workload
 from torch import Tensor
-from triton_marks import needs_triton
+from triton_marks import needs_interpreter, needs_triton
 
 from labkit.engine.step import build, lanes
 from labkit.engine.step.attention import AttendAndWrite
@@ -23,14 +19,10 @@ from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
 from labkit.engine.step.persistent import WIDEST, PersistentLayers
-from labkit.kernels import paged_attention_append_plain, triton_status
+from labkit.kernels import paged_attention_append_plain
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
 
-needs_interpreter = pytest.mark.skipif(
-    triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
-)
 TRITON_OPTIONS = replace(HIDDEN_LATENCY, attention="triton")
-PROMPTS = [(1, 2, 3), tuple(range(20, 29)), (5,), (1, 2, 3, 4, 5), (7, 7)]
 
 
 def note_rows(step: LanedDeviceStep) -> list[tuple[str, int]]:

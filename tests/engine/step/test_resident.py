@@ -2,23 +2,10 @@
 
 import pytest
 import torch
-from helpers import (
-    GREEDY,
-    SEEDED,
-    make_engine,
-    tokens_alone,
-    tokens_of,
-)
-from resident_helpers import (
-    PROMPTS,
-    all_resident,
-    gpu_engine,
-    workload,
-)
+from helpers import GREEDY, SEEDED, make_engine, tokens_alone, tokens_of
+from resident_helpers import PROMPTS, all_resident, gpu_engine, workload
 from torch.overrides import TorchFunctionMode
 from triton_marks import needs_triton
-
-from labkit import InferenceEngine
 
 
 class Conversations(TorchFunctionMode):
@@ -82,7 +69,8 @@ def test_on_a_gpu_a_launch_never_waits_for_the_gpu(tiny, options, is_drawn):
             torch.cuda.set_sync_debug_mode("default")
         give(in_flight)
     # From rung 13 on they join one after another: the first may have had its last token before the launches.
-    expected = tokens_of(engine_again(tiny, options).generate(prompts, params))
+    again = gpu_engine(tiny, options, max_batch_size=4, block_size=4)
+    expected = tokens_of(again.generate(prompts, params))
     for request, tokens in zip(running, expected, strict=True):
         made = min(len(request.output_token_ids), len(tokens))
         assert made >= 5 and request.output_token_ids[:made] == list(tokens[:made])
@@ -92,7 +80,3 @@ def give(in_flight) -> None:
     """Each request of a step its token, now that they are here."""
     for request, token_id in zip(in_flight.requests, in_flight.read(), strict=True):
         request.output_token_ids.append(token_id)
-
-
-def engine_again(tiny, options) -> InferenceEngine:
-    return gpu_engine(tiny, options, max_batch_size=4, block_size=4)

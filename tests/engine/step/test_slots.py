@@ -9,7 +9,7 @@ from devices import CPU, CUDA
 from helpers import kv_numbers, make_manager
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reservations import kinds
+from reservations import kinds, reserve
 from torch import Tensor
 
 from labkit import SamplingParams
@@ -97,7 +97,6 @@ class World:
 
     kind: type = OneTableBlockManager
     device: torch.device = CPU
-    max_batch: int = MAX_BATCH
     running: dict[Request, InferenceSession] = field(default_factory=dict)
     known: list[InferenceSession] = field(default_factory=list)  # whom the device has in a slot
     mapped: list[InferenceSession] | None = None
@@ -109,7 +108,7 @@ class World:
         )
         for _ in range(3):
             self.manager.allocate_block(0, start=0)  # so that a block's id is not its place in every layer
-        self.slots = SpiedSlots(self.manager, self.max_batch)
+        self.slots = SpiedSlots(self.manager, MAX_BATCH)
 
     @property
     def sessions(self) -> list[InferenceSession]:
@@ -131,16 +130,10 @@ class World:
     def leave(self, which: int) -> None:
         self.running.pop(list(self.running)[which % len(self.running)]).release()
 
-    def reserve(self) -> list[list[int]]:
-        return [
-            self.manager.reserve_token_batch(i, [s.block_ids_per_layer[i] for s in self.sessions])
-            for i in range(self.manager.num_tables)
-        ]
-
     def update(self) -> None:
         """Reserve and tell the device: it then knows all, and was sent what it could not know and no more."""
         before = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
-        changed = self.reserve()
+        changed = reserve(*self.sessions)
         after = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         self.slots.sent = {}
         sessions = self.sessions
@@ -157,7 +150,7 @@ class World:
         assert len(copies) == bool(expected)
         self.known, self.mapped = sessions, sessions
         assert len(self.slots.slot_of) == len(sessions)
-        assert sorted([*self.slots._free, *self.slots.slot_of.values()]) == list(range(self.max_batch))
+        assert sorted([*self.slots._free, *self.slots.slot_of.values()]) == list(range(MAX_BATCH))
 
     def compute(self) -> None:
         """What a step does on the device: everybody in a slot moves on."""
@@ -209,7 +202,7 @@ SOME_RUN = [("join", 3, None, PARAMS[1]), ("join", 5, 0, PARAMS[0]), ("step",)]
 
 def play(world: World, moves: list[tuple]) -> None:
     for what, *how in moves:
-        if what == "join" and len(world.running) < world.max_batch:
+        if what == "join" and len(world.running) < MAX_BATCH:
             world.join(*how)
         elif what == "leave" and world.running:
             world.leave(*how)
@@ -235,14 +228,14 @@ def test_after_any_history_the_device_knows_what_the_sessions_say_and_was_sent_n
 @kinds
 def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
     """One block a sequence: what is sent of a request beside its row is more than the row."""
-    manager = make_manager(kind, num_layers=1, block_size=64, max_blocks_per_seq=1)
+    manager = make_manager(kind, block_size=64, max_blocks_per_seq=1)
     slots, running = DeviceSlots(manager, 3), {}
     for i in range(3):
         request, session = Request(i, (1, 2, 3), PARAMS[i]), InferenceSession(manager)
         request.output_token_ids.append(i)
         session.append_prompt(*kv_numbers(manager, 0, 5 + i))
         running[request] = session
-    slots.update(list(running), list(running.values()), [[]])
+    slots.update(list(running), list(running.values()), [[]] * manager.num_tables)
     slots.deliver()
     assert_device_knows(slots, running)
 
@@ -292,7 +285,7 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
     with monkeypatch.context() as patch:
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
-            world.slots.update(list(world.running), world.sessions, world.reserve())
+            world.slots.update(list(world.running), world.sessions, reserve(*world.sessions))
             world.slots.deliver()
     world.slots.discard()
     world.slots.forget(world.sessions)
@@ -312,16 +305,6 @@ def test_before_anybody_joins_every_row_is_padding(kind):
     assert slots.sampling_state.temperatures[slots.padding_slot] == 0  # so that nothing is drawn for it
     num_tables = slots.block_tables.shape[0]
     assert num_tables == (1 if kind is OneTableBlockManager else 2)
-
-
-@pytest.mark.parametrize("max_batch", [1, 3])
-@kinds
-def test_a_whole_batch_of_the_longest_requests_can_be_sent_at_once(kind, max_batch):
-    world = World(kind, max_batch=max_batch)
-    for _ in range(max_batch):
-        world.join(79, None, PARAMS[2])  # and one more makes 40 blocks of two
-    world.step()
-    assert world.slots.context_lens[:max_batch].tolist() == [80] * max_batch
 
 
 def test_what_was_put_to_a_tensor_before_is_written_first():

@@ -19,16 +19,6 @@ from labkit.kernels.host_numbers import copy_numbers_triton
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
 
 
-def assert_numbers_arrive(
-    device: torch.device, copy: Callable[[torch.Tensor, torch.Tensor], None] = by_copy_engine
-) -> None:
-    staging = PinnedStaging(8, device)
-    staging.copy = copy
-    for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
-        sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
-        assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, device.type, numbers)
-
-
 def test_what_arrived_stays_and_what_was_sent_is_the_callers_again():
     staging = PinnedStaging(3, CPU)
     numbers = torch.tensor([1, 2, 3])
@@ -130,7 +120,11 @@ by_both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton],
 @pytest.mark.cuda
 @by_both
 def test_on_a_gpu_what_is_sent_arrives(copy):
-    assert_numbers_arrive(CUDA, copy)
+    staging = PinnedStaging(8, CUDA)
+    staging.copy = copy
+    for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
+        sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
+        assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, "cuda", numbers)
 
 
 @pytest.mark.cuda
