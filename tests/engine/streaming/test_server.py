@@ -10,7 +10,7 @@ import time
 
 import async_helpers
 import pytest
-from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone, tokens_of
+from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone
 from streaming_helpers import (
     LONG,
     TIMEOUT,
@@ -185,17 +185,6 @@ def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
         closing.result(TIMEOUT)
         assert len(begun) == 1
     assert all(t == () and "the server was closed" in str(e) for t, e in told)
-
-
-def test_a_closed_server_takes_nothing_and_closing_it_again_does_nothing():
-    with serving() as server:
-        stream = server.submit((1, 2, 3), GREEDY)
-        read(stream)
-    server.close()
-    with pytest.raises(StreamError, match="the server is closed and takes no more requests"):
-        server.submit((1, 2, 3), GREEDY)
-    stream.close()
-    assert tokens_of(server.engine.generate([(1, 2, 3)], GREEDY)) == [tokens_alone((1, 2, 3), GREEDY)]
 
 
 def test_two_threads_may_close_a_server_and_both_wait_for_its_end():

@@ -63,10 +63,10 @@ def client(submit: Callable, seed: int) -> list[str]:
 def test_a_server_is_closed_and_another_started_in_the_middle_of_everything(rung):
     """Threads and tasks, slow ones and ones that leave: each gets its tokens once, or is told."""
     engine = make_engine(options=ENGINES[rung], max_batch_size=4, max_blocks_per_layer=14)
-    outcomes, on_a_loop = [], OnALoop()
+    outcomes, loops = [], [OnALoop(), OnALoop()]
     for round_number in range(3):
         server = StreamingServer(engine, max_inflight_requests=6, stream_interval=2)
-        ways = [*[server.submit] * 4, *[partial(on_a_loop.submit, server)] * 2]
+        ways = [*[server.submit] * 4, *[partial(loop.submit, server) for loop in loops]]
         clients = [start(client, submit, 10 * round_number + i) for i, submit in enumerate(ways)]
         steps = engine.stats().counters.steps
         wait_for(lambda steps=steps: engine.stats().counters.steps > steps + 25)
@@ -77,7 +77,8 @@ def test_a_server_is_closed_and_another_started_in_the_middle_of_everything(rung
             outcomes += each.result(TIMEOUT)
         assert labkit_threads() == []
         assert_no_block_is_lost(engine)
-    on_a_loop.stop()
+    for loop in loops:
+        loop.stop()
     assert outcomes.count("complete") > 5
     assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
 

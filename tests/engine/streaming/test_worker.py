@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import async_helpers
 import pytest
-from async_helpers import submit_and_read_all
 from helpers import GREEDY, Boom, assert_no_block_is_lost, failing, make_engine, tokens_alone
 from streaming_helpers import (
     EACH_PARAMS,
@@ -122,26 +121,6 @@ def test_a_worker_with_nothing_to_do_sleeps():
         assert server.engine.stats().counters.steps == steps
 
 
-def test_only_one_thread_touches_the_engine(monkeypatch):
-    engine, seen = make_engine(), set()
-
-    def noting(function):
-        def wrapper(*args):
-            seen.add(threading.current_thread().name)
-            return function(*args)
-
-        return wrapper
-
-    for name in ("add_request", "step", "cancel"):
-        monkeypatch.setattr(engine, name, noting(getattr(engine, name)))
-    with serving(engine, tokenize_workers=2) as server:
-        streams = [server.submit(prompt, LONG) for prompt in ["To be", (1, 2), "or", (3, 4)]]
-        next(streams[0])
-        streams[0].close()
-        read(streams[1])
-    assert seen == {"labkit-streaming"}
-
-
 # --- a flood ---------------------------------------------------------------------------------------------
 
 
@@ -223,21 +202,6 @@ def test_however_much_was_read_while_nobody_ran_whoever_runs_gets_tokens_beside_
 # --- on an event loop ------------------------------------------------------------------------------
 
 
-def test_two_loops_and_threads_are_served_at_once():
-    def read_by_thread(server, prompt, params):
-        return tokens_in(list(server.submit(prompt, params)))
-
-    with serving() as server:
-        loops = [
-            start(lambda: asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))) for _ in range(2)
-        ]
-        threads = [start(read_by_thread, server, *each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-        for loop in loops:
-            assert [tokens_in(chunks) for chunks in loop.result(TIMEOUT)] == EXPECTED
-        assert [thread.result(TIMEOUT) for thread in threads] == EXPECTED
-    assert server.engine.stats().counters.finished == {"length": 18}
-
-
 @pytest.mark.parametrize(("stream_interval", "sizes"), [(1, [1, 2] + [3] * 8), (4, [3, 3, 3])])
 def test_a_loop_is_woken_once_a_step_with_all_its_tokens(stream_interval, sizes):
     engine = make_engine()
@@ -280,17 +244,3 @@ def test_a_loop_that_is_busy_holds_nobody_up_and_gets_its_tokens_later():
         chunks = asyncio.run(block())
     assert tokens_in(chunks) == tokens_alone((1, 2, 3), LONG)
     assert [len(chunk.token_ids) for chunk in chunks] == [1] * 50
-
-
-def test_queues_are_filled_in_the_loops_thread(monkeypatch):
-    seen = set()
-    put_each = streaming_worker.put_each
-
-    def noting(items):
-        seen.add(threading.get_ident())
-        put_each(items)
-
-    monkeypatch.setattr(streaming_worker, "put_each", noting)
-    with serving() as server:
-        asyncio.run(submit_and_read_all(server, PROMPTS, EACH_PARAMS))
-    assert seen == {threading.get_ident()}
