@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.engine.text_decoder import TextDecoder
@@ -30,21 +30,6 @@ def unigram() -> LibraryTokenizer:
     backend.decoder = decoders.Metaspace()
     backend.add_special_tokens(["<end>"])
     return LibraryTokenizer(backend, eos_token_id=len(PIECES))
-
-
-def llama_2() -> LibraryTokenizer:
-    """As sentencepiece splits text: a space is a part of its word, and a byte without a piece has its own."""
-    singles = [f"<0x{byte:02X}>" for byte in range(256)]
-    pieces = ["<unk>", "<s>", "</s>", *singles, "▁", "▁T", "T", "o", "▁To", "To", "▁be", "b", "e", "▁b", "é"]
-    merges = [("▁", "T"), ("▁T", "o"), ("T", "o"), ("▁", "b"), ("▁b", "e")]
-    vocab = {piece: i for i, piece in enumerate(pieces)}
-    backend = Backend(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    backend.add_special_tokens(["<unk>", "<s>", "</s>"])
-    return LibraryTokenizer(backend, eos_token_id=2)
 
 
 TOKENIZERS = {
@@ -75,13 +60,6 @@ def pieces(token_ids: Sequence[int], size: int = 1, tokenizer=BYTES) -> list[str
 def test_the_pieces_of_any_tokens_join_to_the_text_of_all(tokenizer, token_ids, size):
     token_ids = [i % tokenizer.vocab_size for i in token_ids]
     assert "".join(pieces(token_ids, size, tokenizer)) == tokenizer.decode(token_ids)
-
-
-@pytest.mark.parametrize("name", ["WordLevel", "Unigram"])
-def test_words_come_one_by_one_with_the_space_before_them(name):
-    tokenizer = TOKENIZERS[name]
-    assert pieces(tokenizer.encode("To be 日本"), 1, tokenizer)[:2] == ["To", " be"]
-    assert "".join(pieces(tokenizer.encode("To be 日本"), 1, tokenizer)) == "To be 日本"
 
 
 @given(text_without_replacement, st.integers(1, 5))
@@ -120,23 +98,3 @@ def test_what_may_become_a_stop_string_is_held_back_until_it_cannot():
 def test_a_character_split_across_tokens_comes_whole_with_its_last_byte(character: str):
     num_bytes = len(character.encode())
     assert pieces(a_byte_a_token(character)) == [""] * (num_bytes - 1) + [character, ""]
-
-
-def test_a_special_token_in_the_middle_of_a_character_leaves_it_whole():
-    first, *rest = a_byte_a_token("🙂")
-    assert pieces([first, BYTES.eos_token_id, *rest]) == ["", "", "", "", "🙂", ""]
-
-
-def test_an_unfinished_character_at_the_end_becomes_one_replacement_character():
-    token_ids = a_byte_a_token("a🙂")[:-1]
-    assert pieces(token_ids) == ["a", "", "", "", "\ufffd"]
-    assert BYTES.decode(token_ids) == "a\ufffd"
-
-
-@given(st.text(st.sampled_from("To be or é日🙂\n")), st.integers(1, 5))
-def test_text_that_a_llama_2_splits_into_pieces_and_bytes_comes_back(text: str, size: int):
-    tokenizer = llama_2()
-    token_ids = tokenizer.encode(text)
-    streamed = pieces(token_ids, size, tokenizer)
-    assert "".join(streamed) == tokenizer.decode(token_ids) == text
-    assert "\ufffd" not in "".join(streamed)
