@@ -30,7 +30,6 @@ def test_limits_that_take_no_memory_may_be_of_any_size(value):
         (SamplingParams, "max_tokens", "SamplingParams has no 'max_tokens': it is max_new_tokens here"),
         (SamplingParams, "n", r"has no 'n': repeat the prompt, as in generate\(\[prompt\] \* n, params\)"),
         (SamplingParams, "temprature", "has no 'temprature': did you mean temperature"),
-        (CacheConfig, "block_sise", "CacheConfig has no 'block_sise': did you mean block_size"),
         (SchedulerConfig, "max_num_seqs", "has no 'max_num_seqs': it is max_batch_size here"),
         (EngineOptions, "colour", "EngineOptions has no 'colour': it has block_tables, kv_append, "),
         (InferenceEngine, "max_batch_size", r"say scheduler=SchedulerConfig\(max_batch_size=\.\.\.\)"),

@@ -25,10 +25,6 @@ PROMPTS = [(1, 2, 3), tuple(range(20, 33)), (7,), tuple(range(40, 49)), (1, 2, 3
 EACH_PARAMS = [GREEDY, SEEDED, SamplingParams(5), SamplingParams(3, temperature=1.0, seed=1), GREEDY, SEEDED]
 
 
-def alone(prompts=PROMPTS, params=EACH_PARAMS):
-    return [tokens_alone(prompt, p) for prompt, p in zip(prompts, params, strict=True)]
-
-
 # --- tokens ----------------------------------------------------------------------------------------
 
 
@@ -40,15 +36,6 @@ def test_a_completion_can_be_sent_to_another_process(tiny):
     received = pickle.loads(pickle.dumps(completion))
     assert received == completion
     assert received.text == completion.text == tiny.tokenizer.decode(completion.token_ids) != ""
-
-
-def test_generate_answers_in_the_order_of_the_prompts():
-    engine = make_engine(max_batch_size=2, admission_policy="pack")
-    completions = engine.generate(PROMPTS, EACH_PARAMS)
-    assert tokens_of(completions) == alone()
-    assert [c.prompt_token_ids for c in completions] == PROMPTS
-    assert {c.finish_reason for c in completions} == {FinishReason.LENGTH}
-    assert all(c.error is None for c in completions)
 
 
 def test_without_a_seed_each_request_draws_its_own_tokens():

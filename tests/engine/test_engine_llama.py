@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import EXACT, assert_no_block_is_lost, make_engine, tokens_of
+from triton_marks import needs_interpreter
 
 from labkit import LADDER, LanguageModel, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.errors import OptionError
-from labkit.kernels import paged_attention_append_plain, triton_status
+from labkit.kernels import paged_attention_append_plain
 from labkit.model.checkpoint import random_network
 from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3, small_model
 from labkit.model.tokenizer import WordTokenizer
 
 PROMPTS = [(1, 2, 3), (1, 2, 3), (7, 8, 9, 10), tuple(range(20, 31)), (1, 2, 3, 9)]
 GREEDY = SamplingParams(14, stop_on_eos=False)
-needs_interpreter = pytest.mark.skipif(triton_status().mode != "interpreter", reason="runs on the CPU")
 
 both = {"llama": SMALL_LLAMA, "qwen3": SMALL_QWEN3}
 configs = pytest.mark.parametrize("config", both.values(), ids=both, scope="module")

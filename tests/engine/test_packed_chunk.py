@@ -40,13 +40,11 @@ class Edited(PackedChunk):
 WAITING = [(1, 2, 3), (4, 5, 6)]
 WRONG = {
     "a token of another prompt": ({"token_ids": [2, 4, 4, 5]}, "token_ids are the next tokens"),
-    "a token too many": ({"token_ids": [2, 3, 4, 5, 6]}, "token_ids are the next tokens"),
     "tokens without an end": ({"token_ids": range(10**12)}, "token_ids are the next tokens"),
     "positions of the chunk": ({"positions": [0, 1, 2, 3]}, "positions are the places"),
     "a prompt begins anew": ({"context_lens": [0, 0]}, r"context_lens is \[1, 0\], not \[0, 0\]"),
     "no end": ({"starts": [0, 2]}, r"starts has the 3 numbers from 0 on, not \[0, 2\]"),
     "no beginning": ({"starts": [1, 2, 4]}, "starts has the 3 numbers"),
-    "starts that fall": ({"starts": [0, 4, 2]}, "prompt 0 has 2 tokens left, of which it gets 4"),
     "more than there are": ({"starts": [0, 0, 4]}, "prompt 1 has 3 tokens left, of which it gets 4"),
     "more than there is room for": ({"starts": [0, 2, 5]}, "it has 5 tokens, but 1 to 4 are allowed"),
     "nothing": (

@@ -1,6 +1,5 @@
 """Prompts and their parameters: what is none is refused, and nothing is queued."""
 
-import array
 import collections
 import itertools
 
@@ -66,14 +65,9 @@ GOOD_PROMPTS = {
     "a tuple": (1, 2, 3),
     "a range": range(1, 4),
     "a generator": Made(lambda: (i for i in (1, 2, 3))),
-    "a map": Made(lambda: map(int, "123")),
-    "a deque": collections.deque([1, 2, 3]),
-    "an array of the array module": array.array("q", [1, 2, 3]),
     "values of a dict": {"a": 1, "b": 2, "c": 3}.values(),
-    "a UserList": collections.UserList([1, 2, 3]),
     "a tensor": torch.tensor([1, 2, 3], dtype=torch.int16),
     "an array of objects": np.array([1, 2, 3], dtype=object),
-    "a view": np.arange(6)[1:4],
     "numbers of four kinds": [np.uint8(1), torch.tensor(2), 3],
     "0-d arrays": [np.array(1), np.array(2), np.array(3)],
     "text": "\x01\x02\x03",
@@ -103,11 +97,7 @@ def test_params_of_no_prompt_are_checked_too(engine, params):
 
 # (prompt, params, what is said); the model has 256 tokens and 64 positions, the pool 4 blocks of 4 tokens.
 REFUSED = [
-    ([], GREEDY, "the prompt is empty; give it at least one token"),
     ([1, 256], GREEDY, r"token id 256 is not in the vocabulary \(0 to 255\)"),
-    ([1, 2.0], GREEDY, "token id 2.0 is not a whole number"),
-    (7, GREEDY, "a prompt is text or a list of token ids, not 7"),
-    ("a\ud800", GREEDY, "the prompt is not valid Unicode"),
     (
         [1] * 64,
         SamplingParams(1),
@@ -120,7 +110,6 @@ REFUSED = [
         "can grow to 17 cached tokens, 5 blocks of 4; the pool has 4 a layer: shorten it or give the "
         "engine more blocks",
     ),
-    ([1], {"max_new_tokens": 3}, "params must be SamplingParams, not dict"),
 ]
 
 

@@ -1,7 +1,6 @@
 """Speculation: the tokens without drafts, in fewer steps; nothing of a refused draft stays."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
@@ -16,10 +15,10 @@ from helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from triton_marks import needs_triton
+from triton_marks import needs_interpreter, needs_triton
 
 from labkit import FinishReason, LanguageModel, SamplingParams
-from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance, SeenPairs
+from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
@@ -33,11 +32,6 @@ FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_
 families = pytest.mark.parametrize("family", FAMILIES)
 # As on a CPU, or as on a GPU: the next step is launched before one that verifies is read.
 read_when = pytest.mark.parametrize("as_on_gpu", [False, True], ids=["at once", "one behind"])
-
-
-@pytest.fixture
-def model(family, tiny) -> LanguageModel:
-    return model_named(family, tiny)
 
 
 def model_named(family: str, tiny: LanguageModel) -> LanguageModel:
@@ -189,31 +183,6 @@ def test_a_full_batch_drafts_less():
     assert tokens_of(engine.generate(prompts, params)) == [tokens_alone(p, params) for p in prompts]
 
 
-def test_nobody_drafts_while_somebody_asks_for_log_probabilities():
-    """And all have them, those of rung 14."""
-    params = [SamplingParams(12), SamplingParams(12, logprobs=2)]
-    made = {
-        options: make_engine(None, options).generate(REPEATED[:2], params)
-        for options in (NGRAMS, BLOCK_PREFIX_CACHE)
-    }
-    assert tokens_of(made[NGRAMS]) == tokens_of(made[BLOCK_PREFIX_CACHE])
-    assert [c.logprobs for c in made[NGRAMS]] == [c.logprobs for c in made[BLOCK_PREFIX_CACHE]]
-    assert len(made[NGRAMS][1].logprobs) == 12
-
-
-@given(
-    text=st.lists(st.integers(0, 4), min_size=2, max_size=30), splits=st.lists(st.integers(1, 30), max_size=4)
-)
-def test_pairs_are_seen_as_a_text_grows(text, splits):
-    seen = SeenPairs()
-    for length in sorted({min(n, len(text)) for n in [*splits, len(text)]}):
-        num_prompt = max(1, length // 2)
-        pairs = list(pairwise(text[:length]))
-        repeats = seen.repeat(text[:num_prompt], text[num_prompt:length])
-        assert repeats == seen.repeat(text[:num_prompt], text[num_prompt:length])
-        assert repeats == (len(pairs) > 1 and pairs[-1] in pairs[:-1])
-
-
 def test_a_request_pauses_when_its_drafts_cost_more_than_they_bring():
     balance = DraftBalance()
     balance.settle(3, 0, 5)
@@ -259,11 +228,9 @@ def test_drafts_need_prompts_in_chunks_and_exact_keys_and_values():
 # --- kernels and graphs ----------------------------------------------------------------------------
 
 
-@needs_triton
+@needs_interpreter
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # it wraps, as it should
 def test_through_triton_kernels_in_the_interpreter_the_tokens_are_the_same():
-    if torch.cuda.is_available():
-        pytest.skip("kernels are compiled for the GPU here")
     params = [SamplingParams(8), SamplingParams(8, temperature=0.3, seed=1)]
     prompts = [(*prompt, *tokens_alone(prompt, SamplingParams(3)), *prompt) for prompt in REPEATED[2:4]]
     engine = make_engine(None, replace(NGRAMS, attention="triton"), max_batch_size=2)
@@ -276,7 +243,8 @@ def test_through_triton_kernels_in_the_interpreter_the_tokens_are_the_same():
 @needs_triton
 @families
 @pytest.mark.parametrize("num_requests", [1, 3, 8, 13, 20])
-def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(model, num_requests):
+def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(family, tiny, num_requests):
+    model = model_named(family, tiny)
     prompts = [REPEATED[i % 5] for i in range(num_requests)]
     params = [
         SamplingParams(20 + i, temperature=0.3 * (i % 2), top_k=5 * (i % 4 == 1), seed=i, stop_on_eos=False)

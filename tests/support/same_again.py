@@ -1,9 +1,6 @@
-"""A schedule of requests that join at different moments, to be run again and again; and from a shell."""
+"""A schedule of requests that join at different moments, to be run again and again, here and elsewhere."""
 
-import json
-import sys
-
-from helpers import BY_DAY, ENGINES, GREEDY, SEEDED, make_engine
+from helpers import GREEDY, SEEDED, make_engine
 
 from labkit import SamplingParams
 
@@ -26,7 +23,3 @@ def outputs_of(options) -> list[list[list[int]]]:
         assert len(steps) < 300
     assert engine.stats().counters.preemptions + engine.stats().prefix_evictions > 0
     return steps
-
-
-if __name__ == "__main__":
-    json.dump({name: outputs_of(options) for name, options in ENGINES.items() if name in BY_DAY}, sys.stdout)
