@@ -20,7 +20,6 @@ from labkit.engine.sampling import (
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.sampling.host import rows_state
 from labkit.kernels.distribution import (
-    DTYPES,
     FILTERS,
     SamplingState,
     as_int64,
@@ -166,21 +165,6 @@ def mixed_rows(
     return random_logits(B, V, seed=seed).to(device, dtype), params, seeds, [b + seed for b in range(B)]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", [slice(0, 1), slice(17, 18), slice(None)], ids=["first", "one", "all"])
-def test_a_row_that_is_not_finite_has_no_token_and_leaves_the_others_theirs(bad: float, where: slice):
-    logits, *rest = mixed_rows(len(MIXED), 40)
-    expected = on_device(logits, *rest)
-    for b in range(len(MIXED)):
-        broken = logits.clone()
-        broken[b, where] = bad
-        tokens = on_device(broken, *rest)
-        assert tokens == on_host(broken, *rest)
-        assert tokens[:b] + tokens[b + 1 :] == expected[:b] + expected[b + 1 :]
-        assert (tokens[b] == NO_TOKEN) == (bad != -math.inf or where == slice(None))
-        assert (sample_greedy(broken)[b] == NO_TOKEN) == (tokens[b] == NO_TOKEN)
-
-
 def test_the_logits_and_the_parameters_are_left_as_they_were():
     logits, params, seeds, indices = mixed_rows(6, 50)
     state = state_of(params, seeds, indices, logits.device)
@@ -189,14 +173,6 @@ def test_the_logits_and_the_parameters_are_left_as_they_were():
     sample_any(logits, state)
     sample_greedy(logits)
     assert all(map(torch.equal, tensors, before))
-
-
-def test_nothing_is_read_back():
-    """Tensors on `meta` have a shape and no numbers: whoever asks for one is refused."""
-    logits = torch.empty(6, 50, device="meta")
-    state = SamplingState(*(torch.empty(6, dtype=dtype, device="meta") for dtype in DTYPES))
-    assert sample_any(logits, state).shape == (6,)
-    assert sample_greedy(logits).shape == (6,)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
