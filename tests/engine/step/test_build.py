@@ -1,14 +1,13 @@
 """From options to classes, and what cannot be built."""
 
 from dataclasses import fields, replace
-from functools import partial
 
 import pytest
 from helpers import every_engine, make_engine, tokens_alone, tokens_of
 from resident_helpers import PROMPTS, gpu_engine
 from triton_marks import needs_triton
 
-from labkit import LADDER, EngineOptions, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit import LADDER, EngineOptions, SamplingParams
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.parts import PARTS
@@ -161,7 +160,11 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     measured = {(3 * E, E): {16: tile}, (E, E): {16: tile._replace(split_k=2)}}
     monkeypatch.setattr(build, "tiles_for", lambda device, dtype, can_hold: measured)
     engine, taken = make_engine(options=options), []
-    spy = partial(spied_tile, tiles.default_tile, taken)
+
+    def spy(*args, choose=tiles.default_tile, **options):
+        taken.append(choose(*args, **options))
+        return taken[-1]
+
     for module in (fused_linear, linear_residual):
         monkeypatch.setattr(module, "default_tile", spy)
     expected = [tokens_alone(PROMPTS[0], SamplingParams(2))]
@@ -172,14 +175,3 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     assert taken and not {tile, tile._replace(split_k=2)} & set(taken)
     assert engine.stats().tiles == "measured on this GPU for 2 of 4 products, by rule for 2"
     assert before.stats().tiles == "by rule for 4 of 4 products"
-
-
-def spied_tile(choose, taken, *args, **options):
-    taken.append(choose(*args, **options))
-    return taken[-1]
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_an_engine_says_that_it_launches_graphs(tiny):
-    engine = InferenceEngine(tiny, CUDA_GRAPHS, device="cuda", scheduler=SchedulerConfig(2))
-    assert engine.stats().launch == "graph"

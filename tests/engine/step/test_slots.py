@@ -256,23 +256,6 @@ def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
 
 
 @kinds
-@pytest.mark.parametrize("which", [[], [0], [1], [0, 1]], ids=str)
-def test_who_is_forgotten_joins_anew_and_the_others_stay_known(kind, which):
-    world = World(kind)
-    sessions = [world.join(4, None, PARAMS[1]), world.join(3, None, PARAMS[0])]
-    world.step()
-    forgotten = [sessions[i] for i in which]
-    world.slots.forget(forgotten)
-    for slot in {*range(MAX_BATCH)} - {*world.slots.slot_of.values()}:
-        world.slots.context_lens[slot] = world.slots.last_token_ids[slot] = 99  # the device may be anywhere
-    world.known, world.mapped = [s for s in world.known if s not in forgotten], None
-    world.step()
-    world.slots.forget([InferenceSession(world.manager)])  # who was never known
-    world.mapped = None
-    world.step()
-
-
-@kinds
 @pytest.mark.parametrize("fails", ["send_mapping", "send_states", "send_rows", "deliver"])
 def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fails, monkeypatch):
     def boom(*_):
