@@ -229,16 +229,3 @@ def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int
         assert tokens == [column.tolist() for column in samplers(*tensors_of(seed))]
         seen.add(str(tokens))
     assert len(seen) > 3
-
-
-@pytest.mark.cuda
-def test_on_a_gpu_the_host_does_not_wait():
-    logits, params, seeds, indices = mixed_rows(8, 1000, "cuda")
-    state = state_of(params, seeds, indices, logits.device)
-    sample_any(logits, state)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        sample_any(logits, state)
-        sample_greedy(logits)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
