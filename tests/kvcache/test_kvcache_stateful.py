@@ -1,10 +1,11 @@
 """The cache under random moves, against a model that keeps every session's numbers in plain lists."""
 
 from collections import Counter, OrderedDict
+from unittest.mock import patch
 
 import pytest
 import torch
-from helpers import APPENDS, kv_numbers, make_manager, manager_state
+from helpers import APPENDS, Boom, failing, kv_numbers, make_manager, manager_state
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -106,8 +107,9 @@ class CacheMachine(RuleBasedStateMachine):
         append=st.sampled_from(APPENDS),
         token_id=st.integers(0, 1),
         fails_at_layer=st.sampled_from([None, None, 0, 1]),
+        fails_in_write=st.booleans(),
     )
-    def decode(self, which, append, token_id, fails_at_layer):
+    def decode(self, which, append, token_id, fails_at_layer, fails_in_write):
         """One token for each of a batch, or for nobody if it fails."""
         batch = self.pick_some(which)
         keys, values, numbers = self.new_tokens(len(batch))
@@ -121,7 +123,16 @@ class CacheMachine(RuleBasedStateMachine):
                     self.append_layer(append, layer_idx, block_ids_list, *layer)
                 assert len(batch) > 1 or manager_state(self.manager) == before
                 return self.roll_back(*batch)
-            self.append_layer(append, layer_idx, block_ids_list, *layer)
+            write = self.manager.kv_write.write
+            if fails_in_write and layer_idx == fails_at_layer:
+                write = failing(write)
+            try:
+                with patch.object(self.manager.kv_write, "write", write):
+                    self.append_layer(append, layer_idx, block_ids_list, *layer)
+            except Boom:  # no length is ahead of the data
+                held = [len(self.numbers[session]) for session in batch]
+                assert list(map(self.manager.num_tokens, block_ids_list)) == held
+                return self.roll_back(*batch)
             assert free - self.manager.num_free(layer_idx) == taken
             if layer_idx == fails_at_layer:
                 return self.roll_back(*batch)

@@ -247,10 +247,3 @@ def append_tokens(session: InferenceSession, first: int, num_tokens: int = 1) ->
 
 
 APPENDS = ["append_token", "append_token_batch_fast_path", "append_token_batch"]
-
-
-def holds(session: InferenceSession, *runs: tuple[int, int]) -> bool:
-    """Whether a session's cache holds exactly the tokens of these (first, number) runs."""
-    keys, values = zip(*(kv_numbers(session.kv_manager, *run) for run in runs), strict=True)
-    expected = torch.cat(keys, dim=2), torch.cat(values, dim=2)
-    return all(map(torch.equal, session.dense_kv(), expected))
