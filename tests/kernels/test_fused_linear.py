@@ -15,12 +15,14 @@ from fused_linear_cases import (
     is_norm,
     make_case,
     norm_arguments,
+    rms_arguments,
+    rms_norm_then_linear,
     tensors_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, unchanged
-from triton_marks import KERNEL_DEVICE, devices, needs_triton
+from triton_marks import KERNEL_DEVICE, devices, dtypes, needs_triton
 
 from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.tiles import Tile
@@ -29,6 +31,30 @@ from labkit.kernels.tiles import Tile
 def assert_is_its_definition(function: Callable, case: dict, **options: object) -> None:
     check = assert_is_layer_norm_then_linear if is_norm(function) else assert_is_linear_and_residual
     check(function, case, **options)
+
+
+SMALL = {
+    "one of everything": (1, 1, 1),
+    "no multiple of anything": (17, 33, 75),
+    "more rows than the widest block": (65, 17, 70),
+    "one output": (5, 1, 64),
+    "the tiny model's": (4, 48, 64),
+}
+small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
+
+
+@pytest.mark.slow
+@dtypes
+@small
+@devices
+@pytest.mark.parametrize("function", EACH)
+def test_it_is_its_definition(
+    function: Callable, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
+):
+    case = make_case(*sizes, dtype, device)
+    assert_is_its_definition(function, case)
+    if is_norm(function):
+        assert_is_its_definition(function, case, gelu=True)
 
 
 @pytest.mark.parametrize("function", EACH)
@@ -82,7 +108,8 @@ def test_no_rows_make_no_result(function: Callable):
 @settings(max_examples=20)
 @given(data=st.data())
 def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, data: st.DataObject):
-    """With weights that are held and others, rows one by one without tensor cores, parts of other means."""
+    """With weights that are held and others, rows one by one without tensor cores, parts of other means, and
+    gates."""
     sizes = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 80)))
     split_k = 1 if is_norm(function) else data.draw(st.integers(1, 5))
     blocks, num_stages = st.sampled_from([16, 32, 64]), data.draw(st.sampled_from([1, 2]))
@@ -92,6 +119,12 @@ def test_it_is_its_definition_at_any_size_and_in_any_tile(function: Callable, da
     options = {"width": data.draw(st.integers(1, 90))} if is_norm(function) else {}
     if function in (parameter.values[0] for parameter in TRITON):
         options["tile"] = data.draw(st.sampled_from([None, tile]))
+    if is_norm(function) and data.draw(st.booleans()):
+        case = make_case(sizes[0], 2 * sizes[1], sizes[2])
+        out = function(**rms_arguments(case, True, options.pop("width")), **options)
+        return torch.testing.assert_close(
+            out.double(), rms_norm_then_linear(case, True), rtol=1e-5, atol=1e-5
+        )
     case = make_case(*sizes)
     case["x"] += torch.linspace(-3, 3, sizes[2], device=KERNEL_DEVICE)
     assert_is_its_definition(function, case, **options)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fused_linear_cases import (
     EPS,
     NORM_LINEAR,
@@ -16,34 +15,29 @@ from fused_linear_cases import (
     layer_norm_then_linear,
     make_case,
     norm_arguments,
-    small,
-    unit_of_storing,
+    rms_arguments,
+    rms_norm_then_linear,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import unchanged
 from triton_marks import devices, dtypes, needs_triton
 
-from labkit.kernels import fold_rms_norm, norm_linear_triton
+from labkit.kernels import norm_linear_triton
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.tiles import Tile
 
-# Weights stand on the left of the product, or rows; K in one piece, or in many.
-TILED = {
-    "default": None,
-    "weights left, in one piece": Tile(32, 64, 128, 1, 4, 2),
-    "rows left": Tile(64, 16, 16, 1, 4, 3),
-    "weights held": Tile(16, 32, 32, 1, 4, 1),
-    "weights held, row by row": Tile(1, 4, 32, 1, 4, 1),
-}
-tiled = pytest.mark.parametrize("tile", TILED.values(), ids=TILED)
 # --- what a LayerNorm has to know of its input -----------------------------------------------------
 
 
 @settings(max_examples=100)
-@given(st.integers(1, 4), st.integers(1, 90), st.integers(1, 100), st.sampled_from([0.0, 1.0, -300.0]))
-def test_statistics_of_parts_of_any_width_are_those_of_the_row(M: int, K: int, width: int, mean: float):
-    x = make_case(M=M, K=K)["x"] + mean
+@given(st.integers(1, 4), st.integers(1, 90), st.integers(1, 100), st.sampled_from([0.0, 1.0, -300.0, None]))
+def test_statistics_of_parts_of_any_width_are_those_of_the_row(
+    M: int, K: int, width: int, mean: float | None
+):
+    """Without a mean they are so small that eps decides."""
+    x = make_case(M=M, K=K)["x"]
+    x = x / 1000 if mean is None else x + mean
     statistics = row_statistics(x, width)
     assert statistics.width == width
     assert_are_statistics_of(x, statistics)
@@ -75,18 +69,6 @@ def test_folding_leaves_norm_and_layer_as_they_were():
 
 
 @pytest.mark.slow
-@dtypes
-@small
-@devices
-@pytest.mark.parametrize("gelu", [False, True], ids=["linear", "gelu"])
-@pytest.mark.parametrize("function", NORM_LINEAR)
-def test_it_is_layer_norm_then_linear(
-    function: Callable, gelu: bool, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
-):
-    assert_is_layer_norm_then_linear(function, make_case(*sizes, dtype, device), gelu=gelu)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [None, 16], ids=["one part", "parts"])
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)
@@ -102,22 +84,6 @@ def test_rows_of_a_large_mean_keep_their_variance(function: Callable, device: st
 
 
 @pytest.mark.slow
-@dtypes
-@pytest.mark.parametrize("function", NORM_LINEAR)
-def test_rows_of_equal_numbers_are_the_bias_of_the_norm(function: Callable, dtype: torch.dtype):
-    value, width = -96.0, 16
-    case = make_case(dtype=dtype)
-    case["x"][1].fill_(value)
-    assert_is_layer_norm_then_linear(function, case, width)
-    out = function(**norm_arguments(case, width))[1]
-    a = double(case)
-    expected = a["weight"] @ a["norm_bias"] + a["bias"]
-    # The mean is taken off a sum in float32, and what that leaves is divided by sqrt(eps).
-    rtol = unit_of_storing(dtype)
-    torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=1e-5 + 1e-3 * abs(value))
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy, in the interpreter
 @devices
 @pytest.mark.parametrize("function", NORM_LINEAR)
@@ -128,19 +94,6 @@ def test_gelu_of_large_numbers_does_not_overflow(function: Callable, device: str
 
 
 # --- RMSNorm, and a gate ---------------------------------------------------------------------------
-
-
-def rms_arguments(case: dict, is_gated: bool, width: int) -> dict:
-    layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], case["bias"], is_gated)
-    return {"x": case["x"], "statistics": row_statistics(case["x"], width), "layer": layer}
-
-
-def rms_norm_then_linear(case: dict, is_gated: bool) -> torch.Tensor:
-    """In float64: [M, N], or [M, N / 2]."""
-    a = double(case)
-    out = F.linear(F.rms_norm(a["x"], a["x"].shape[1:], a["norm_weight"], EPS), a["weight"], a["bias"])
-    gate, up = out.chunk(2, dim=1)
-    return F.silu(gate) * up if is_gated else out
 
 
 @pytest.mark.slow
@@ -160,15 +113,6 @@ def test_it_is_rms_norm_then_linear_and_perhaps_a_gate(
         expected, tolerance = rms_norm_then_linear(case, is_gated), TOLERANCE[dtype]
         assert (out.shape, out.dtype) == (expected.shape, dtype)
         torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=2 * tolerance)
-
-
-@pytest.mark.slow
-@needs_triton
-@tiled
-def test_a_gate_is_the_same_in_any_tile(tile: Tile | None):
-    case = make_case(33, 20, 70)
-    out = norm_linear_triton(**rms_arguments(case, True, width=32), tile=tile)
-    torch.testing.assert_close(out.double(), rms_norm_then_linear(case, True), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", NORM_LINEAR)

@@ -1,41 +1,21 @@
 """A linear layer and the residual behind it: tiles shared by programs, their workspace, the statistics."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from fused_linear_cases import (
-    LINEAR_RESIDUAL,
     assert_is_linear_and_residual,
-    layer_norm_then_linear,
     make_case,
-    norm_arguments,
-    norm_linear_bound,
     residual_arguments,
-    small,
 )
 from triton_marks import KERNEL_DEVICE, StandIn, devices, dtypes, needs_triton
 
 from labkit.kernels import (
     linear_residual,
     linear_residual_triton,
-    norm_linear_plain,
-    norm_linear_triton,
 )
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import SplitKWorkspace, check_workspace, make_split_k_workspace
 from labkit.kernels.tiles import Tile, tile_of
-
-
-@pytest.mark.slow
-@dtypes
-@small
-@devices
-@pytest.mark.parametrize("function", LINEAR_RESIDUAL)
-def test_it_is_linear_and_residual(
-    function: Callable, device: str, sizes: tuple[int, int, int], dtype: torch.dtype
-):
-    assert_is_linear_and_residual(function, make_case(*sizes, dtype, device))
 
 
 @pytest.mark.slow
@@ -85,12 +65,6 @@ def test_statistics_are_those_of_what_is_stored_whatever_the_tile(
     expected = row_statistics(out, block_n)
     assert statistics.width == expected.width == block_n
     torch.testing.assert_close(statistics.parts, expected.parts, rtol=1e-5, atol=1e-5)
-    # And a LayerNorm that is told them is that of the row.
-    behind = make_case(5, 20, N, dtype, device) | {"x": out}
-    arguments = norm_arguments(behind) | {"statistics": statistics}
-    for function in (norm_linear_plain, norm_linear_triton):
-        off = (function(**arguments).double() - layer_norm_then_linear(behind)).abs()
-        assert (off <= norm_linear_bound(behind)).all()
 
 
 @needs_triton

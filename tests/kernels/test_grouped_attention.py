@@ -49,29 +49,6 @@ PACKED = [
     pytest.param(kv_append_packed_plain, packed_attention_plain, id="plain"),
     pytest.param(kv_append_packed_triton, packed_attention_triton, id="triton", marks=needs_triton),
 ]
-SIZES = {
-    "group of 3": {"context_lens": [9, NOBODY, 0, 66, 4], "group": 3, "D": 20},
-    "group of 3 in float16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.float16},
-    "group of 3 in bfloat16": {"context_lens": [9, 66], "group": 3, "D": 20, "dtype": torch.bfloat16},
-    "group of 4": {"context_lens": [130, 31, NOBODY], "group": 4, "block_size": 16, "D": 16},
-    "more tokens than a wide program reads at a time": {
-        "context_lens": [9, 600, NOBODY, 256],
-        "group": 2,
-        "H": 1,
-        "D": 16,
-        "block_size": 16,
-        "dtype": torch.float16,
-    },
-    "narrow programs, with boxes": {
-        "context_lens": [9, 200, NOBODY, 64],
-        "group": 2,
-        "H": 17,
-        "D": 16,
-        "block_size": 64,
-        "dtype": torch.float16,
-    },
-    "group of 17": {"context_lens": [5, 40], "group": 17, "H": 1},
-}
 # Queries to a key, whether heads are normed before they are rotated, and the dtype.
 TRANSFORMS = [
     (1, False, torch.float32),
@@ -100,12 +77,6 @@ def assert_stored(pools: tuple[Tensor, Tensor], expected: list[Tensor], key: Ten
     keys, wanted = (each.view(key.dtype) for each in (k_bits, expected[0]))
     tolerance = TOLERANCE[key.dtype]
     torch.testing.assert_close(keys, wanted, rtol=4 * tolerance, atol=4 * tolerance, equal_nan=True)
-
-
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("attention", ALL)
-def test_a_group_of_queries_sees_its_head_of_keys(attention: Callable, sizes: dict):
-    assert_attends_and_stores(attention, make_case(**sizes))
 
 
 @pytest.mark.parametrize("group, norms, dtype", TRANSFORMS, ids=str)

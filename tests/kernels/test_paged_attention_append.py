@@ -13,7 +13,6 @@ from attention_append_cases import (
     TRITON,
     assert_attends_and_stores,
     assert_far_places_are_found,
-    bits,
     each_form,
     make_case,
     permuted,
@@ -26,28 +25,12 @@ from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, assert_refused
 from triton_marks import KERNEL_DEVICE, needs_triton
 
-from labkit.kernels import (
-    SplitWorkspace,
-    checks,
-    paged_attention_append_plain,
-)
+from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 
 pytestmark = pytest.mark.slow
 
 LAYER = 1  # of the three that a pool has here
 kernels = pytest.mark.parametrize("attention", TRITON)
-
-# --- the plain form --------------------------------------------------------------------------------
-
-
-def test_the_plain_one_may_be_told_more_tokens_than_there_are():
-    """max_context_len is known to the host; where it is not, all that a table has room for is enough."""
-    exact, more = (make_case([5, 2, NOBODY], device="cpu") for _ in range(2))
-    more.arguments["max_context_len"] = 8
-    expected = paged_attention_append_plain(**exact.arguments)
-    torch.testing.assert_close(paged_attention_append_plain(**more.arguments), expected)
-    assert torch.equal(bits(more.k_pool), bits(exact.k_pool))
-
 
 # --- every form ------------------------------------------------------------------------------------
 
@@ -60,6 +43,7 @@ random_sizes = st.fixed_dictionaries(
             st.integers(NOBODY, 40) | st.sampled_from([63, 64, 65]), min_size=1, max_size=3
         ),
         "H": st.integers(1, 2),
+        "group": st.integers(1, 5),
         "D": st.integers(1, 40) | st.sampled_from([64, 80]),
         "block_size": st.sampled_from([1, 3, 4, 6, 16, 64]),
         "spare_slots": st.sampled_from([0, 4, 40]),
@@ -81,6 +65,12 @@ random_sizes = st.fixed_dictionaries(
     {"context_lens": [200, 1, 128, 0], "block_size": 64, "dtype": torch.float16}, ORDERS[0], True
 )  # in boxes
 @example({"context_lens": [700, 0], "H": 1}, ORDERS[0], False)  # more than a row's shares have at their least
+@example({"context_lens": [9, 66, NOBODY], "group": 3, "D": 20, "dtype": torch.float16}, ORDERS[0], False)
+@example({"context_lens": [9, 66, 0], "group": 3, "D": 20, "dtype": torch.bfloat16}, ORDERS[0], False)
+@example(  # more tokens than a wide program reads at a time
+    {"context_lens": [9, 600, NOBODY, 256], "group": 2, "H": 1, "dtype": torch.float16}, ORDERS[1], True
+)
+@example({"context_lens": [5, 40], "group": 17, "H": 1}, ORDERS[0], False)
 @settings(max_examples=10)
 def test_it_is_dense_attention_and_each_token_is_in_its_slot(
     attention: Callable, sizes: dict, order: tuple[int, ...], is_contiguous: bool
@@ -95,6 +85,8 @@ def test_it_is_dense_attention_and_each_token_is_in_its_slot(
             "query": permuted(case.arguments["query"], (1, 0, 2)),
             "key_new": case.arguments["key_new"].contiguous(),
             "block_table": torch.cat([table] * 2, dim=1)[:, : table.shape[1]],
+            # Where the host does not know it, all that a table has room for is enough.
+            "max_context_len": table.shape[1] * case.k_pool.shape[3],
         }
     moved = case._replace(arguments=case.arguments | views, k_pool=k_pool, v_pool=v_pool)
     assert_attends_and_stores(attention, moved)

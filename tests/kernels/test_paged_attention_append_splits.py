@@ -6,7 +6,7 @@ import torch
 from attention_append_cases import MOST_SPLITS, NOBODY, assert_attends_and_stores, bits, make_case, split_in
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_marks import KERNEL_DEVICE, needs_triton
+from triton_marks import KERNEL_DEVICE, needs_interpreter, needs_triton
 
 from labkit.kernels import (
     SplitWorkspace,
@@ -21,10 +21,6 @@ if triton_status().mode == "interpreter":
     from triton.runtime.interpreter import InterpreterBuilder
 
 pytestmark = pytest.mark.slow
-
-needs_interpreter = pytest.mark.skipif(
-    triton_status().mode != "interpreter", reason=f"not in the interpreter: {triton_status().reason}"
-)
 
 
 @needs_triton
@@ -74,8 +70,7 @@ def test_of_wide_rows_fewer_tokens_are_read_at_a_time(row_bytes: int, at_once: i
 
 
 @needs_interpreter
-@pytest.mark.parametrize("splits", [3])
-def test_the_table_is_not_read_beside_its_rows(splits: int, monkeypatch: pytest.MonkeyPatch):
+def test_the_table_is_not_read_beside_its_rows(monkeypatch: pytest.MonkeyPatch):
     """Not after the last, which is that of the rows that pad: what is there would not be used, but it may be
     nobody's memory. Rows have one block here, and every piece of 32 tokens goes beyond it."""
     case = make_case([3, NOBODY], H=1, block_size=16)
@@ -90,7 +85,7 @@ def test_the_table_is_not_read_beside_its_rows(splits: int, monkeypatch: pytest.
         return load(self, pointers, mask, *rest)
 
     monkeypatch.setattr(InterpreterBuilder, "create_masked_load", spy)
-    assert_attends_and_stores(split_in(splits), case)
+    assert_attends_and_stores(split_in(3), case)
     read = {place // 4 for place in places if 0 <= place < 4 * len(memory)}
     assert read and beside <= min(read) and max(read) < len(memory) - beside
 

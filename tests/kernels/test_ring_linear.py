@@ -2,20 +2,19 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from fused_linear_cases import (
-    EPS,
     TOLERANCE,
     assert_is_layer_norm_then_linear,
     assert_is_linear_and_residual,
     make_case,
     norm_arguments,
     residual_arguments,
+    rms_arguments,
+    rms_norm_then_linear,
     tensors_of,
 )
 
-from labkit.kernels import fold_rms_norm, linear_residual_triton, norm_linear_triton, ring_linear
-from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels import linear_residual_triton, norm_linear_triton, ring_linear
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.ring_linear import check_ring, has_ring_kernels
 from labkit.kernels.tiles import Tile, check_tile, default_tile, tile_of
@@ -117,17 +116,11 @@ def test_on_a_gpu_a_gate_behind_an_rms_norm_is_its_definition(
     hopper: torch.device, block_m: int, block_n: int, M: int, dtype: torch.dtype, N: int = 208, K: int = 576
 ):
     case = make_case(M, N, K, dtype, "cuda")
-    x, norm, weight = (case[name].double() for name in ("x", "norm_weight", "weight"))
-    layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], None, is_gated=True)
-    out = norm_linear_triton(
-        case["x"],
-        row_statistics(case["x"], 64),
-        layer,
-        tile=Tile(block_m, block_n, 64, 1, block_m // 16, 3, True),
-    )
-    gate, up = (F.rms_norm(x, (K,), norm, EPS) @ weight.T).chunk(2, dim=1)
+    tile = Tile(block_m, block_n, 64, 1, block_m // 16, 3, ring=True)
+    out = norm_linear_triton(**rms_arguments(case | {"bias": None}, True, width=64), tile=tile)
     tolerance = 2 * TOLERANCE[dtype]
-    torch.testing.assert_close(out.double(), F.silu(gate) * up, rtol=tolerance, atol=tolerance)
+    expected = rms_norm_then_linear(case | {"bias": None}, True)
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.cuda

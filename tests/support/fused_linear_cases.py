@@ -12,6 +12,7 @@ from labkit.kernels import (
     NormLinear,
     RowStatistics,
     fold_layer_norm,
+    fold_rms_norm,
     fused_linear,
     linear_residual_plain,
     linear_residual_triton,
@@ -67,6 +68,12 @@ def residual_arguments(case: dict) -> dict:
     return {name: case[name] for name in ("x", "weight", "bias", "residual")}
 
 
+def rms_arguments(case: dict, is_gated: bool, width: int) -> dict:
+    """Of a norm_linear behind an RMSNorm, in parts of `width`."""
+    layer = fold_rms_norm(case["norm_weight"], EPS, case["weight"], case["bias"], is_gated)
+    return {"x": case["x"], "statistics": row_statistics(case["x"], width), "layer": layer}
+
+
 def double(case: dict) -> dict:
     return {name: value.double() if isinstance(value, Tensor) else value for name, value in case.items()}
 
@@ -76,6 +83,14 @@ def layer_norm_then_linear(case: dict) -> Tensor:
     a = double(case)
     normed = F.layer_norm(a["x"], a["x"].shape[1:], a["norm_weight"], a["norm_bias"], EPS)
     return F.linear(normed, a["weight"], a["bias"])
+
+
+def rms_norm_then_linear(case: dict, is_gated: bool) -> Tensor:
+    """In float64: [M, N], or [M, N / 2]."""
+    a = double(case)
+    out = F.linear(F.rms_norm(a["x"], a["x"].shape[1:], a["norm_weight"], EPS), a["weight"], a["bias"])
+    gate, up = out.chunk(2, dim=1)
+    return F.silu(gate) * up if is_gated else out
 
 
 def norm_linear_bound(case: dict) -> Tensor:
@@ -143,15 +158,6 @@ def assert_are_statistics_of(x: Tensor, statistics: RowStatistics) -> None:
     torch.testing.assert_close(mean.double(), x.double().mean(1), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(rstd.double(), (variance + EPS).rsqrt(), rtol=1e-4, atol=0)
 
-
-SMALL = {
-    "one of everything": (1, 1, 1),
-    "no multiple of anything": (17, 33, 75),
-    "more rows than the widest block": (65, 17, 70),
-    "one output": (5, 1, 64),
-    "the tiny model's": (4, 48, 64),
-}
-small = pytest.mark.parametrize("sizes", SMALL.values(), ids=SMALL)
 
 EACH = [
     pytest.param(parameter.values[0], id=f"{name}-{parameter.id}", marks=parameter.marks)
