@@ -102,11 +102,13 @@ def test_each_request_is_the_sum_of_its_token_and_its_position(
 
 
 @EMBED
-def test_without_positions_each_request_is_its_token(embed: Callable):
+def test_without_positions_each_request_is_its_token_and_no_request_is_none(embed: Callable):
     case = make_embedding(20) | {"position_table": None}
     x, statistics = embed(**case)
     assert torch.equal(x, case["token_table"][[0, 8, 6, 2]])
     torch.testing.assert_close(statistics.parts, row_statistics(x, 20).parts)
+    x, statistics = embed(**case | {"slot_mapping": case["slot_mapping"][:0]})
+    assert x.shape == (0, 20) and statistics.parts.shape == (0, 1, 2)
 
 
 @EMBED
@@ -118,13 +120,6 @@ def test_statistics_of_embeddings_far_from_0_keep_their_variance(embed: Callable
     torch.testing.assert_close(statistics.parts[:, 0, 1].double(), squares, rtol=1e-4, atol=0)
     case["token_table"].fill_(2.5), case["position_table"].zero_()
     assert embed(**case)[1].parts.tolist() == [[[2.5, 0]]] * 4
-
-
-@EMBED
-def test_no_rows_are_no_embeddings(embed: Callable):
-    case = make_embedding()
-    x, statistics = embed(**case | {"slot_mapping": case["slot_mapping"][:0]})
-    assert x.shape == (0, 20) and statistics.parts.shape == (0, 1, 2)
 
 
 # --- logits to tokens and slots --------------------------------------------------------------------
@@ -182,18 +177,6 @@ def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
 
 
-@devices
-@pytest.mark.parametrize("fill", [0.0, math.nan], ids=str)
-@ADVANCE
-def test_rows_may_be_part_of_wider_ones(advance: Callable, fill: float, device: str):
-    """A vocabulary that is padded: what stands behind it is never read."""
-    wide = torch.full((3, 64), fill, device=device)
-    wide[:, :35] = random_logits(3, 35, device=device) - 100  # all below the padding's 0
-    logits = wide[:, :35]
-    assert logits.stride() == (64, 1)
-    assert_advances(advance, logits, make_slots(3, device), tokens_by_python(logits.cpu()))
-
-
 @ADVANCE
 def test_the_slot_of_nobody_never_moves(advance: Callable):
     """Named by several rows, as in a padded batch; the others move on by one, whatever their token is."""
@@ -226,7 +209,9 @@ def test_any_logits_give_the_tokens_and_slots_of_the_twin(data: st.DataObject):
         logits[b, v] = value
     if B and data.draw(st.booleans()):
         logits[data.draw(row)] = data.draw(VALUES)
-    expected = tokens_by_python(logits)
+    wide = logits.new_full((B, V + 29), data.draw(st.sampled_from([100.0, math.nan])))  # a padded vocabulary
+    wide[:, :V] = logits
+    logits, expected = wide[:, :V], tokens_by_python(logits)
     before = logits.clone()
     for advance in (greedy_advance_plain, greedy_advance_triton):
         assert_advances(advance, logits, make_slots(B), expected)

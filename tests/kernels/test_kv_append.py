@@ -49,7 +49,7 @@ ALL = [
     *(pytest.param(path, append, id=f"{path}-plain") for path, append in PLAIN.items()),
     *(pytest.param(path, append, id=f"{path}-triton", marks=needs_triton) for path, append in TRITON.items()),
 ]
-GENERIC, FULL_BATCH = ALL[::3], ALL[1::3]
+FULL_BATCH = ALL[1::3]
 appends = pytest.mark.parametrize("path, append", ALL)
 
 
@@ -102,7 +102,7 @@ def make_case(
 ) -> Case:
     """One layer of a larger pool, and keys and values as the model makes them: views of one tensor."""
     generator = torch.Generator(device).manual_seed(0)
-    places = places or make_places(path, B, N, block_size)
+    places = make_places(path, B, N, block_size) if places is None else places
     k_pool, v_pool = (any_bits(generator, dtype, 3, N, H, block_size, D) for _ in range(2))
     qkv = any_bits(generator, dtype, B, 1, 3, H, D).permute(2, 0, 3, 1, 4)  # [3, B, H, T, D]
     _, key_new, value_new = qkv[:, :, :, 0]
@@ -118,7 +118,8 @@ def make_case(
 def indices_of(path: str, places: list[Place], dtype: torch.dtype, device: str) -> dict[str, Tensor | int]:
     """What each path is told of the places."""
     batch_idx, block_idx, pos = (
-        torch.tensor(column, dtype=dtype, device=device) for column in zip(*places, strict=True)
+        torch.tensor(column, dtype=dtype, device=device)
+        for column in ([place[i] for place in places] for i in range(3))
     )
     indices = {"batch_idx": batch_idx, "block_idx": block_idx, "pos": pos}
     if path != "generic":
@@ -162,11 +163,12 @@ def cases(draw: st.DrawFn, path: str) -> Case:
         slot = draw(slots)
         targets = [(block, slot) for block in draw(st.lists(blocks, min_size=1, max_size=5, unique=True))]
     else:
-        targets = draw(st.lists(st.tuples(blocks, slots), min_size=1, max_size=5, unique=True))
+        least = int(path != "generic")  # which may have nobody to write
+        targets = draw(st.lists(st.tuples(blocks, slots), min_size=least, max_size=5, unique=True))
     B = len(targets)
     requests = list(range(B))
     if path == "generic":
-        B += draw(st.integers(0, 2))
+        B += draw(st.integers(int(B == 0), 2))
         requests = draw(st.permutations(range(B)))[: len(targets)]
     places = [Place(request, *target) for request, target in zip(requests, targets, strict=True)]
     dtype = draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
@@ -190,13 +192,6 @@ def cases(draw: st.DrawFn, path: str) -> Case:
 @given(data=st.data())
 def test_each_token_is_in_its_slot_and_nothing_else_changed(path: str, append: Callable, data: st.DataObject):
     assert_each_token_is_in_its_slot(append, data.draw(cases(path)))
-
-
-@pytest.mark.parametrize("path, append", GENERIC)
-def test_with_no_request_to_write_the_generic_one_writes_nothing(path: str, append: Callable):
-    case = make_case(path)
-    none = {name: case.arguments[name][:0] for name in INDEX_TENSORS[path]}
-    assert_each_token_is_in_its_slot(append, case._replace(arguments=case.arguments | none, places=[]))
 
 
 @devices

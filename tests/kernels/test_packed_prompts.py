@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_cases import assert_attends_rows, assert_stores_rows, dense_prompts, make_packed
 from refusals import assert_each_wrong_tensor_is_refused
-from triton_marks import dtypes, needs_triton
+from triton_marks import needs_triton
 
 from labkit.kernels import (
     checks,
@@ -37,6 +37,8 @@ CASES = {
     "more tokens than a piece's": {"num_rows": [3, 4], "num_before": [126, 60], "block_size": 64, "H": 1},
     "heads of 20": {"num_rows": [6, 3], "num_before": [2, 11], "D": 20},
     "heads of 80": {"num_rows": [6, 3], "num_before": [2, 11], "D": 80, "H": 1},
+    "float16": {"num_rows": [18, 1], "num_before": [5, 30], "D": 64, "H": 1, "dtype": torch.float16},
+    "bfloat16": {"num_rows": [18, 1], "num_before": [5, 30], "D": 64, "H": 1, "dtype": torch.bfloat16},
 }
 
 
@@ -46,14 +48,6 @@ def test_each_row_is_stored_and_attends_as_if_its_prompt_were_alone(
     append: Callable, attention: Callable, sizes: dict
 ):
     case = make_packed(**sizes)
-    assert_stores_rows(append, case)
-    assert_attends_rows(attention, case, dense_prompts(case))
-
-
-@dtypes
-@each_form
-def test_in_any_precision(append: Callable, attention: Callable, dtype: torch.dtype):
-    case = make_packed([18, 1, 3], [5, 30, 0], pads=2, D=64, H=1, block_size=16, dtype=dtype)
     assert_stores_rows(append, case)
     assert_attends_rows(attention, case, dense_prompts(case))
 
@@ -73,18 +67,16 @@ def test_with_any_tile(tile: PackedTile):
 random_prompts = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=5)
 
 
-@needs_triton
+@each_form
 @given(random_prompts, st.integers(0, 3), st.sampled_from([1, 3, 4, 16]), st.integers(1, 20))
 @settings(max_examples=5)
-def test_at_any_size(prompts: list[tuple[int, int]], pads: int, block_size: int, D: int):
+def test_at_any_size(
+    append: Callable, attention: Callable, prompts: list[tuple[int, int]], pads: int, block_size: int, D: int
+):
     num_rows, num_before = map(list, zip(*prompts, strict=True))
-    for append, attention in (
-        (kv_append_packed_plain, packed_attention_plain),
-        (kv_append_packed_triton, packed_attention_triton),
-    ):
-        case = make_packed(num_rows, num_before, pads + (sum(num_rows) == 0), D=D, block_size=block_size, H=1)
-        assert_stores_rows(append, case)
-        assert_attends_rows(attention, case, dense_prompts(case))
+    case = make_packed(num_rows, num_before, pads + (sum(num_rows) == 0), D=D, block_size=block_size, H=1)
+    assert_stores_rows(append, case)
+    assert_attends_rows(attention, case, dense_prompts(case))
 
 
 @each_form

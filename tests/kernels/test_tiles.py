@@ -33,10 +33,7 @@ from labkit.kernels.tiles import (
     st.tuples(st.integers(1, 60_000), st.integers(1, 20_000)) | st.sampled_from(list(TILES)),
 )
 def test_any_size_has_a_tile_for_which_there_is_room(can_split: bool, M: int, NK: tuple[int, int]):
-    assert_has_a_tile(M, *NK, can_split)
-
-
-def assert_has_a_tile(M: int, N: int, K: int, can_split: bool) -> None:
+    N, K = NK
     tile = check_tile(tile_of(M, N, K, can_split=can_split), can_split)
     assert has_workspace(tile, M, N)
     if tile.split_k > 1:
@@ -185,15 +182,10 @@ def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytes
 
 
 def test_where_tiles_come_from_is_said_in_words():
-    gpt2 = list(TILES)
-    assert tiles_in_words(gpt2, {}, {}) == "shipped for 4 of 4 products"
-    assert tiles_in_words([(64, 64)] * 4, {}, {}) == "by rule for 4 of 4 products"
-    of_all = {nk: {16: Tile(16, 32, 64, 1, 4, 2)} for nk in gpt2}
-    assert tiles_in_words(gpt2, of_all, {}) == "measured on this GPU for 4 of 4 products"
-    assert tiles_in_words(gpt2, of_all, of_all) == "shipped for 4 of 4 products"
-    some = [(99, 64), (1, 1), *gpt2[:2]]
+    of_all = {nk: {16: Tile(16, 32, 64, 1, 4, 2)} for nk in TILES}
+    assert tiles_in_words(list(TILES), of_all, of_all) == "shipped for 4 of 4 products"
     in_words = "measured on this GPU for 2 of 4 products, shipped for 1, by rule for 1"
-    assert tiles_in_words(some, MEASURED, {}) == in_words
+    assert tiles_in_words([(99, 64), (1, 1), *list(TILES)[:2]], MEASURED, {}) == in_words
 
 
 def test_a_split_tile_needs_room_for_its_parts():
