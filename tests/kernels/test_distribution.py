@@ -1,4 +1,4 @@
-"""From probabilities to a token: against transformers' warpers, by statistics, and at every edge."""
+"""From probabilities to a token: against transformers' warpers, and at every edge."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from labkit import SamplingParams
-from labkit.engine.sampling import sample, warped_probabilities
+from labkit.engine.sampling import warped_probabilities
 from labkit.engine.sampling.host import draw
 
 COMBINATIONS = [
@@ -56,18 +56,12 @@ def test_where_all_tokens_tie_top_p_cuts_exactly_where_transformers_does(top_p: 
         assert_like_transformers(torch.zeros(1, num_tokens), [sampled(top_p=top_p)])
 
 
-@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-40, 5e-324])
-def test_the_tiniest_temperature_takes_the_likeliest_token(temperature: float):
-    logits = random_logits(4, 30, scale=100)
-    for u in (0.0, 0.5, LAST_UNIFORM):
-        tokens = sample(logits, [SamplingParams(temperature=temperature)] * 4, [u] * 4)
-        assert tokens == logits.argmax(dim=-1).tolist()
-
-
 @pytest.mark.parametrize("temperature", [1e30, 1.7e308])
-def test_the_largest_temperature_makes_all_tokens_alike(temperature: float):
-    probabilities = warped_probabilities(random_logits(1, 8), [SamplingParams(temperature=temperature)])
-    torch.testing.assert_close(probabilities, torch.full((1, 8), 1 / 8))
+def test_the_largest_temperature_makes_all_tokens_alike_but_what_is_ruled_out(temperature: float):
+    logits = random_logits(1, 9)
+    logits[0, 8] = -torch.inf
+    probabilities = warped_probabilities(logits, [SamplingParams(temperature=temperature)])
+    torch.testing.assert_close(probabilities, torch.tensor([[1 / 8] * 8 + [0.0]]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -78,21 +72,6 @@ def test_half_precision_logits_are_warped_in_float32(dtype: torch.dtype):
 
 
 # --- drawing ---------------------------------------------------------------------------------------
-
-
-def counts_of(tokens: list[int], V: int) -> Tensor:
-    return torch.bincount(torch.tensor(tokens), minlength=V).double()
-
-
-DRAWN_LIKE = [sampled(), sampled(temperature=0.5, top_k=6), sampled(temperature=2.0, top_p=0.7)]
-
-
-@pytest.mark.parametrize("params", DRAWN_LIKE, ids=str)
-def test_evenly_spaced_numbers_draw_each_token_as_often_as_its_probability_says(params: SamplingParams):
-    n, V = 5000, 10
-    probabilities = warped_probabilities(random_logits(1, V, scale=1.0), [params])
-    counts = counts_of(draw(probabilities.expand(n, V), [(i + 0.5) / n for i in range(n)]), V)
-    assert (counts - n * probabilities[0]).abs().max() <= 1 + 1e-3
 
 
 @pytest.mark.slow

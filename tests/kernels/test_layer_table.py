@@ -1,23 +1,9 @@
-"""The addresses of all layers' weights, and what is refused as a weight."""
+"""What is refused as a weight of all layers; their addresses are read in test_persistent_layers.py."""
 
 import pytest
 from persistent_cases import make_case
 
-from labkit.kernels.layer_table import TENSORS, LayerTable
-
-
-def test_it_has_the_address_of_each_weight_in_the_order_of_the_phases():
-    table = make_case([1], L=3).table
-    assert table.addresses.shape == (3, 10)
-    for layer, row in zip(table.layers, table.addresses.tolist(), strict=True):
-        assert row == [getattr(getattr(layer, product), name).data_ptr() for product, name in TENSORS]
-
-
-def test_where_there_is_no_bias_there_are_zeros():
-    table = make_case([1], bias=False).table
-    places = [i for i, name in enumerate(TENSORS) if name in (("attention_out", "bias"), ("mlp_out", "bias"))]
-    assert set(table.addresses[:, places].flatten().tolist()) == {table.no_bias.data_ptr()}
-    assert table.no_bias.tolist() == [0.0] * 16
+from labkit.kernels.layer_table import LayerTable
 
 
 def test_a_table_names_the_weight_that_does_not_fit():

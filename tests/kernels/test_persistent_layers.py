@@ -51,11 +51,10 @@ SMALL = {
     "rows that pad": {"lengths": [6, NOBODY, 3, NOBODY]},
     "as many rows as there may be": {"lengths": [5, 1, 2, 7, NOBODY, 9, 0, 3]},
     "several pieces in a split": {"lengths": [530, 1, 128], "block_size": 16, "H": 1, "L": 1},
-    "one layer, no biases": {"lengths": [5], "L": 1, "bias": False},
     "three layers, one table": {"lengths": [5, 2], "L": 3, "num_tables": 1},
     "odd sizes": {"lengths": [4, 11, NOBODY], "H": 3, "D": 5, "inner": 37, "block_size": 6},
     "several chunks": {"lengths": [3], "H": 4, "D": 80, "inner": 300, "L": 1},
-    "float16": {"lengths": [9, NOBODY], "dtype": torch.float16},
+    "float16": {"lengths": [9, NOBODY], "dtype": torch.float16, "bias": False},
     "bfloat16": {"lengths": [9, NOBODY], "dtype": torch.bfloat16},
 }
 

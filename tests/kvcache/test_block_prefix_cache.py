@@ -73,15 +73,6 @@ def test_blocks_that_were_kept_before_one_that_is_not_full_go_in_order_all_the_s
 # --- who goes first --------------------------------------------------------------------------------
 
 
-def test_whether_so_many_can_go_is_seen_without_a_look_at_all(monkeypatch):
-    """In a pool of thousands of blocks a look at all takes longer than a decode step."""
-    _, prefix_cache = cache_of(*(text(i) for i in range(10)))
-    looked, is_in_use = [], prefix_cache.is_in_use
-    monkeypatch.setattr(prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry))
-    assert prefix_cache.can_free(3) and len(looked) == 3
-    assert prefix_cache.can_free(10) and not prefix_cache.can_free(11)
-
-
 def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeypatch):
     manager, prefix_cache = cache_of(text(1, 2, 3, 4, 5), *(text(i) for i in range(10, 20)))
     session = InferenceSession(manager, prefix_cache.lookup(text(1, 2, 3, 4, 5, 9)))
