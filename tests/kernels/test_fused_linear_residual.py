@@ -7,13 +7,12 @@ from fused_linear_cases import (
     make_case,
     residual_arguments,
 )
-from triton_marks import KERNEL_DEVICE, StandIn, devices, dtypes, needs_triton
+from triton_marks import KERNEL_DEVICE, StandIn, devices, needs_triton
 
 from labkit.kernels import (
     linear_residual,
     linear_residual_triton,
 )
-from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import SplitKWorkspace, check_workspace, make_split_k_workspace
 from labkit.kernels.tiles import Tile, tile_of
 
@@ -39,6 +38,7 @@ def test_a_tile_may_be_shared(
     workspace = make_split_k_workspace(torch.device(device), num_partials=2**14, num_tiles=2**7)
     workspace.partials.fill_(torch.nan)
     case = make_case(min(17, block_m + 1), 40, 75, dtype, device)
+    case["residual"][0] += 100  # from squares alone, nothing would be left of its variance
     tile = Tile(block_m, block_n, 16, split_k, 4, num_stages)
     for _ in range(2):
         statistics = assert_is_linear_and_residual(
@@ -46,25 +46,6 @@ def test_a_tile_may_be_shared(
         )
         assert statistics.width == block_n
         assert not workspace.counters.any()  # it can be launched again
-
-
-@pytest.mark.slow
-@needs_triton
-@dtypes
-@devices
-@pytest.mark.parametrize("block_n", [16, 64])
-@pytest.mark.parametrize("N", [1, 33])
-def test_statistics_are_those_of_what_is_stored_whatever_the_tile(
-    N: int, block_n: int, device: str, dtype: torch.dtype
-):
-    """Rows of a mean far from 0: of what is summed, and not stored, they would be others."""
-    case = make_case(5, N, 40, dtype, device)
-    case["residual"] += 100
-    tile = Tile(16, block_n, 16, 2, 4, 2)
-    out, statistics = linear_residual_triton(**residual_arguments(case), tile=tile)
-    expected = row_statistics(out, block_n)
-    assert statistics.width == expected.width == block_n
-    torch.testing.assert_close(statistics.parts, expected.parts, rtol=1e-5, atol=1e-5)
 
 
 @needs_triton

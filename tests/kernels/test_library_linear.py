@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from triton_marks import needs_triton
+from triton_marks import devices, dtypes, needs_triton
 
 from labkit.kernels import fold_layer_norm, fold_rms_norm, linear_residual_plain, norm_linear_plain
 from labkit.kernels.fused_linear import row_statistics
@@ -72,17 +72,11 @@ def test_a_gate_refuses_what_it_would_read_wrongly(gate, x):
 
 
 @needs_triton
-@pytest.mark.parametrize("rows", [1, 3])
-def test_the_gates_kernel_makes_what_its_plain_twin_does(rows):
-    x = torch.randn(rows, OUTPUTS_PER_PROGRAM + 20)
-    torch.testing.assert_close(silu_gate_triton(x), silu_gate_plain(x))
-
-
-@pytest.mark.cuda
-@needs_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_on_a_gpu_the_gates_kernel_makes_what_its_plain_twin_does(dtype):
-    x = torch.randn(300, 2 * 1536, device="cuda", dtype=dtype)
+@devices
+@dtypes
+@pytest.mark.parametrize("rows", [1, 300])
+def test_the_gates_kernel_makes_what_its_plain_twin_does(rows, dtype, device):
+    x = torch.randn(rows, OUTPUTS_PER_PROGRAM + 20, device=device, dtype=dtype)
     torch.testing.assert_close(silu_gate_triton(x), silu_gate_plain(x))
 
 

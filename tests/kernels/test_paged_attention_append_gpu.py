@@ -83,19 +83,6 @@ def test_on_a_gpu_one_request_alone(attention: Callable, context_len: int):
 
 
 @pytest.mark.cuda
-@needs_triton
-@dtypes
-def test_on_a_gpu_all_forms_leave_the_same_bytes(dtype: torch.dtype):
-    cases = {name: make_case(full_lengths(12), **FULL, dtype=dtype, device="cuda") for name in GPU_FORMS}
-    before = bits(cases["plain"].k_pool).clone()
-    for name, case in cases.items():
-        GPU_FORMS[name](**case.arguments)
-        assert torch.equal(bits(case.k_pool), bits(cases["plain"].k_pool)), name
-        assert torch.equal(bits(case.v_pool), bits(cases["plain"].v_pool)), name
-    assert not torch.equal(bits(cases["plain"].k_pool), before)
-
-
-@pytest.mark.cuda
 @gpu_forms
 def test_on_a_gpu_places_more_than_2_to_the_31_numbers_into_the_pool_are_found(attention: Callable):
     assert_far_places_are_found(attention, "cuda")

@@ -35,9 +35,6 @@ PLANTED = {
     r"layer 0: used \[0, 1\] and freed \[\] blocks do not make up the 3": (
         lambda manager, _: freed_block(manager) and manager._freed[1].append(manager._freed[0].pop())
     ),
-    r"layer 0: used \[0, 1\] and freed \[1\] blocks do not make up the 2": (
-        lambda manager, _: manager._freed[0].append(1)
-    ),
     r"blocks \[2\] have a record or a reference count, but not both": (
         lambda manager, _: manager.block_refcounts.pop(manager.allocate_block(0, start=0))
     ),
