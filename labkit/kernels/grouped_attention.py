@@ -51,9 +51,16 @@ def group_programs(batch_size: int, num_heads: int, num_kv_heads: int, dtype: to
 
 def are_boxed(head_dim: int, dtype: torch.dtype, block_size: int, tokens: int, device: torch.device) -> bool:
     """Whether pieces of so many tokens come in boxes, from blocks of a cache that is contiguous: those of 16
-    bits, by a Hopper GPU or in the interpreter, and none that is in two blocks."""
-    can_box = HAS_BOXES and (INTERPRETED or is_hopper(device))
-    return can_box and dtype.itemsize == 2 and head_dim % 8 == 0 and block_size % tokens == 0
+    bits, of heads as wide as a program's tile, by a Hopper GPU or in the interpreter, and none that is in two
+    blocks."""
+    if not (HAS_BOXES and (INTERPRETED or is_hopper(device))):
+        return False
+    return dtype.itemsize == 2 and head_dim == width_of(head_dim) and block_size % tokens == 0
+
+
+def width_of(head_dim: int) -> int:
+    """The numbers of a head in a program's tile: a power of 2."""
+    return max(LEAST_SIDE, triton.next_power_of_2(head_dim))
 
 
 def boxes_of(cache: Tensor, tokens: int) -> Any:
@@ -63,7 +70,7 @@ def boxes_of(cache: Tensor, tokens: int) -> Any:
     if not cache.is_contiguous() or not are_boxed(D, cache.dtype, block_size, tokens, cache.device):
         return None
     rows = cache.numel() // D
-    return Boxes(cache, [rows, D], [D, 1], [tokens, max(LEAST_SIDE, triton.next_power_of_2(D))])
+    return Boxes(cache, [rows, D], [D, 1], [tokens, D])
 
 
 def launch_grouped(
@@ -95,7 +102,7 @@ def launch_grouped(
     _, G, block_size, _ = k_cache_layer.shape
     cos, sin, query_norm, key_norm, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    block_d = max(LEAST_SIDE, triton.next_power_of_2(D))
+    block_d = width_of(D)
     tokens = max(LEAST_SIDE, tokens)
     boxes = boxes_of(k_cache_layer, tokens), boxes_of(v_cache_layer, tokens)
     _grouped_paged_attn_append_kernel[(G, B * splits if shares is None else num_shares)](

@@ -37,6 +37,8 @@ kernels = pytest.mark.parametrize("attention", TRITON)
 
 ORDERS = [(0, 1, 2, 3, 4), (2, 3, 1, 0, 4)]  # of the pool's dimensions in memory; D is last
 
+BOXED = {"D": 16, "block_size": 64, "dtype": torch.float16}  # where pieces come in boxes
+
 random_sizes = st.fixed_dictionaries(
     {
         "context_lens": st.lists(
@@ -61,9 +63,8 @@ random_sizes = st.fixed_dictionaries(
 @example({"context_lens": [130, 1, 64], "block_size": 16, "H": 1}, ORDERS[0], False)
 @example({"context_lens": [3, 5, 300, 1], "block_size": 16, "H": 1, "D": 80}, ORDERS[0], False)
 @example({"context_lens": [1023], "block_size": 64, "H": 1}, ORDERS[0], False)  # as long as there are
-@example(
-    {"context_lens": [200, 1, 128, 0], "block_size": 64, "dtype": torch.float16}, ORDERS[0], True
-)  # in boxes
+@example({"context_lens": [200, 1, 128, 0], **BOXED}, ORDERS[0], True)
+@example({"context_lens": [9, 200, NOBODY, 64], "group": 2, "H": 17, **BOXED}, ORDERS[0], True)
 @example({"context_lens": [700, 0], "H": 1}, ORDERS[0], False)  # more than a row's shares have at their least
 @example({"context_lens": [9, 66, NOBODY], "group": 3, "D": 20, "dtype": torch.float16}, ORDERS[0], False)
 @example({"context_lens": [9, 66, 0], "group": 3, "D": 20, "dtype": torch.bfloat16}, ORDERS[0], False)
