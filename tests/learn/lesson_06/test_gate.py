@@ -34,13 +34,11 @@ ROW = "a row names the blocks that its request holds now found table"
 MISTAKES = [
     (KEPT, STAY, "", "slots of those who left are free again found where all slots were taken"),
     (KEPT, STAY + FREE, ALL_FREE, "has left and still has slot"),
-    (KEPT, STAY + FREE, FREE + STAY, "slots of those who left are free again found where all slots were"),
     (KEPT, STAY, "        self.slot_of = {}\n", "a request keeps its slot found request"),
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
     (KEPT, "free.pop()", IN_TURN, ""),
     (KEPT, "range(self.padding_slot)", "range(1, self.padding_slot + 1)", "try Hand out the slots 0 to"),
     (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "who is sent has a slot found send_mapping was called for"),
-    (DIRTY, IS_DIRTY, "return sorted(joined)", ROW),
     (DIRTY, IS_DIRTY, BY_NUMBER, ROW),
     (DIRTY, IS_DIRTY, "return range(len(sessions))", "block_tables was sent for request"),
     (DIRTY, IS_DIRTY, "return joined + [b for places in changed for b in places]", "send_rows was called"),

@@ -34,7 +34,6 @@ def test_what_does_not_fit_is_refused_by_name():
 KEYS = "k_cache_ptr"
 
 
-@pytest.mark.skipif(triton_status().mode == "off", reason=triton_status().reason)
 def test_what_a_kernel_s_programs_touch_is_recorded_and_is_what_the_tables_say():
     tables, lengths = [[0, 2], [0, 3], [4, 5]], [6, 6, 4]
     run = attention.record_attention(paged_attention_append_triton, tables, lengths, num_blocks=6)

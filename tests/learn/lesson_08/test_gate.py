@@ -32,7 +32,6 @@ SIZES = "return sorted({size for size in powers + halfway if size < max_batch_si
 MISTAKES = [
     (REPLAY, f"{OUTPUTS}\n{COPY}", "launch.run()", "launch 1 (index) has -1 at place"),
     (REPLAY, OUTPUTS, OUTPUTS.replace("zip", "[*zip").replace("):", ")][:1]:"), "of its output 1 of 2,"),
-    (REPLAY, "in self.launches", "in ()", "try Later launches read at the addresses of the capture. Run"),
     (REPLAY, COPY, f"{COPY}\n            launch.run()", "launch 0 (slice) ran 8 times in 4 replays."),
     (REPLAY, "output.copy_(made)", "output.data = made", "launch 1 (index) has its output at another"),
     (REPLAY, "def replay", "def play", "object has no attribute 'replay'"),

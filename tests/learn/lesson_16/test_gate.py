@@ -4,7 +4,7 @@ import pytest
 import torch
 from gate_tests import mistake_tests
 
-from labkit.learn.lesson_16 import cost, gate, traps
+from labkit.learn.lesson_16 import gate, traps
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,6 @@ MISTAKES = [
     (ATTEND, " * value_scales", "", "The scales of the values are missing"),
     (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
     (BOUND, "abs().sum(dim=-1)", "abs().amax(dim=-1)", "rounded so that all errors add up"),
-    (BOUND, "key_scales.amax(dim=-1)", "key_scales.mean(dim=-1)", "rounded so that all errors add up"),
     (QUANTIZE, "(heads.abs().amax(dim=-1) / 127).clamp(min=2.0**-126)",
      "heads.abs().amax(dim=-1).clamp(min=2.0**-126) / 127", "no scale is below 2.0**-126"),
     (ATTEND, "(scores * key_scales).softmax(dim=-1) * value_scales",
@@ -34,8 +33,6 @@ MISTAKES = [
     (BOUND, "largest / 2 + ", "", "no error is larger than the bound"),
     (BOUND, " - 1)", ")", "and not much more"),
     (BOUND, "key_scales.amax(dim=-1) / 2", "key_scales.amax(dim=-1)", "and not much more"),
-    (BOUND, "key_scales.amax(dim=-1)", "key_scales.sum(dim=-1)", "and not much more"),
-    (BOUND, "largest / 2 + (torch.exp(2 * score) - 1) * 128 * largest", "60 * largest", "and not much more"),
     (BOUND, " * query.shape[-1] ** -0.5", "", "and not much more"),
     (BOUND, " * 128 * largest", " * largest", "no error is larger than the bound"),
 ]  # fmt: skip
@@ -72,14 +69,3 @@ def test_the_draws_bound_is_a_bound_and_the_packages_quantizer_passes():
     assert gate.check_bound(gate.bound).ok and gate.check_quantize(traps.by_head).ok
     for wrong in (traps.one_scale, traps.first_scale, traps.four_bits):
         assert not gate.check_quantize(wrong).ok
-
-
-def test_bytes_and_blocks_are_those_of_the_text(tiny):
-    assert (
-        round(cost.step_bytes(torch.float16) / 1e6) == 854
-        and round(cost.step_bytes(torch.uint8) / 1e6) == 560
-    )
-    assert list(cost.blocks_table()["factor"]) == ["×1.94", "×1.94", "×1.97"]
-    assert cost.perplexity_with(tiny, traps.by_head) == pytest.approx(
-        cost.perplexity_with(tiny, traps.as_it_is), rel=0.005
-    )

@@ -14,7 +14,6 @@ from labkit.paths import ROOT
 
 MATRIX, LAYER, *_ = range(5)
 RETURNED = "(weight / scale).round().to(torch.int8), scale"
-LARGEST = "weight.abs().amax(dim=1, keepdim=True)"
 FLOATS = "self.numbers.to(x.dtype) * self.scale.to(x.dtype)"
 PRODUCT = f"        return F.linear(x, {FLOATS}, self.bias)"
 UNSCALED = "F.linear(x, self.numbers.to(x.dtype), self.bias)"
@@ -26,7 +25,6 @@ CHECKED = "check_layer(MyInt8Linear)"
 MISTAKES = [
     (MATRIX, RETURNED, "weight, torch.ones_like(scale)", "int8 found for a drawn matrix they are torch.f"),
     (MATRIX, "torch.int8", "torch.uint8", "torch.uint8, expected torch.int8"),
-    (MATRIX, LARGEST, "weight.abs().amax().expand(len(weight), 1)", "a weight is off by half a scale of its"),
     (MATRIX, "dim=1", "dim=0", "one scale per row"),
     (MATRIX, ".abs()", "", "whatever its sign, becomes 127"),
     (MATRIX, ".round()", ".trunc()", "rounded to the nearest"),
@@ -38,7 +36,6 @@ MISTAKES = [
     (MATRIX, "    scale = weight", "    weight = weight.float()\n    scale = weight", ""),
     (LAYER, CHECKED, "check_layer(lambda linear: linear)", "None of its tensors is torch.int8: fill in step"),
     (LAYER, CHECKED, "check_layer(lambda linear: None)", "a layer is an nn.Module found a layer of 8 to 6"),
-    (LAYER, FLOATS, "self.numbers.to(x.dtype)", "Row o of the numbers times scale o makes output o"),
     (LAYER, PRODUCT, f"        return {UNSCALED} * self.scale.to(x.dtype).T", "the bias is added once, and"),
     (LAYER, PRODUCT, f"{PRODUCT}.float()", "in torch.float32, expected (2, 5, 6) in torch.float16"),
     (LAYER, PRODUCT, KEPT, "Make floats of the numbers anew in each call"),
