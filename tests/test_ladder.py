@@ -11,21 +11,10 @@ from labkit.ladder import (
     FINISHED,
     LESSONS,
     MODERN_MODEL,
-    PAGES,
     SERVER,
     SEVERAL_GPUS,
     SPECULATION,
-    all_pages,
 )
-
-
-def test_each_rung_has_the_lesson_of_its_number():
-    for number, rung in LADDER.items():
-        lesson = LESSONS[number]
-        assert (lesson.number, lesson.slug, lesson.title) == (number, rung.slug, rung.title)
-        assert lesson.rung is rung
-    assert LESSONS["00"].notebook == "00_paged_engine.ipynb"
-    assert len({lesson.notebook for lesson in LESSONS.values()}) == len(LESSONS)
 
 
 def test_lessons_about_the_finished_engine_are_no_rungs():
@@ -48,9 +37,3 @@ def test_each_rung_is_the_one_below_with_one_option_changed():
         # With one table for all layers, the place of a token is the same in each, so attention can store it.
         expected = 2 if rung.number == "07" else 1
         assert len(changed) == expected, f"rung {rung.number} changes {changed}"
-
-
-def test_a_page_is_read_before_its_lesson():
-    numbers = [page.number for page in all_pages()]
-    assert numbers[:6] == ["before_00", "00", "01", "02", "before_03", "03"]
-    assert len(numbers) == len(set(numbers)) == len(LESSONS) + len(PAGES)

@@ -87,16 +87,6 @@ def test_nothing_runs_before_an_engine_is_built(monkeypatch, tmp_path):
         mine.engine("01", small_model(), device="cpu")
 
 
-def test_the_table_says_what_each_rung_changed(mine):
-    table = mine.table()
-    assert list(table.index) == list(LADDER)
-    assert table.loc["07", "what changed"] == "kv_write: fused, layer_tables: shared"
-    assert table.loc["00", "what changed"] == "" and table.loc["00", "yours"] == "attention (lesson 00)"
-    assert table.loc["05", "yours"] == (
-        "attention (lesson 00), block_tables (lesson 01), kv_write (lesson 04), block_info (lesson 05)"
-    )
-
-
 @pytest.mark.parametrize("number", ["05", "07", "10"])
 def test_an_engine_is_built_of_the_kept_parts(mine, number):
     engine = mine.engine(number, small_model(), device="cpu")

@@ -10,7 +10,7 @@ from labkit import paths
 from labkit.errors import OptionError
 from labkit.kvcache import CachedBlockTables
 from labkit.learn import kept
-from labkit.learn.kept import Kept, is_written, keep_all, num_gaps
+from labkit.learn.kept import Kept, is_written, keep_all
 
 CELLS = (
     "import math\nimport torch as t\nfrom collections import deque as queue",
@@ -139,10 +139,6 @@ def test_kept_parts_come_in_the_order_of_their_lessons(notebook):
     ]
 
 
-def test_nothing_is_kept_before_something_is():
-    assert kept.kept() == []
-
-
 def test_reading_what_was_kept_runs_nothing(folder):
     folder.mkdir()
     (folder / "lesson_01_block_tables.py").write_text("raise SystemExit", encoding="utf-8")
@@ -238,13 +234,6 @@ def test_a_triton_kernel_is_kept_with_the_function_that_launches_it(folder):
 )
 def test_a_part_is_written_once_no_gap_is_left_in_it_or_below_it(notebook, name, written):
     assert is_written(notebook[name]) is written
-
-
-@pytest.mark.parametrize(
-    ("names", "gaps"), [(("Mine",), 0), (("Gap",), 1), (("OnAGap",), 1), (("Gap", "OnAGap"), 1)]
-)
-def test_a_gap_is_counted_once_whatever_uses_it(notebook, names, gaps):
-    assert num_gaps(*(notebook[name] for name in names)) == gaps
 
 
 def test_the_packages_own_part_is_not_the_readers():

@@ -2,19 +2,11 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from labkit import LADDER
 from labkit.kvcache import CachedBlockTables
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured, measure_host
 
 MADE_UP = Measured(64, {BELOW: (4e-3, 4.1e-3) * 4, YOURS: (4.1e-3, 4e-3) * 4, PACKAGE: (2e-3, 2.05e-3) * 4})
-
-
-def test_each_engine_is_compared_with_the_rung_below():
-    compared = MADE_UP.compared(PACKAGE)
-    assert (compared.before, compared.after) == (BELOW, PACKAGE)
-    assert compared.speedup == pytest.approx(2) and compared.verdict == "faster"
 
 
 def test_the_table_has_a_row_per_engine_with_its_verdict():

@@ -1,12 +1,10 @@
-"""Thousands separators: in columns, in labels, and nowhere else."""
+"""Thousands separators in columns; compared cells of the notebooks have them in labels, too."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from labkit import show
-from labkit.show import tables
 
 
 def test_large_numbers_are_separated_and_the_rest_is_as_it_was():
@@ -34,23 +32,3 @@ def test_a_column_of_fractions_keeps_its_decimals():
 def test_a_column_that_pandas_shows_by_exponents_stays_so(numbers):
     shown = show.with_thousands(pd.DataFrame({"n": numbers}))
     assert shown["n"].tolist() == [f"{n:.6e}" for n in numbers]
-
-
-def test_labels_are_separated_at_every_level_and_keep_their_names():
-    columns = pd.MultiIndex.from_tuples([("rung 01", 128), ("rung 01", 2048)], names=["rung", "requests"])
-    frame = pd.DataFrame([[1, 2], [3, 4]], index=pd.Index([64, 1024], name="tokens"), columns=columns)
-    shown = show.with_thousands(frame)
-    assert shown.columns.tolist() == [("rung 01", 128), ("rung 01", "2,048")]
-    assert shown.index.tolist() == [64, "1,024"]
-    assert (*shown.columns.names, shown.index.name) == ("rung", "requests", "tokens")
-
-
-def test_a_notebook_shows_its_tables_so_in_both_forms(monkeypatch):
-    shell = InteractiveShell()
-    monkeypatch.setattr(tables, "get_ipython", lambda: shell)
-    show.show_thousands()
-    frame = pd.DataFrame({"bytes": [98304, 7]}, index=["written", "read"])
-    forms, _ = shell.display_formatter.format(frame)
-    assert forms["text/plain"].splitlines() == ["          bytes", "written  98,304", "read          7"]
-    assert "<td>98,304</td>" in forms["text/html"] and "<td>7</td>" in forms["text/html"]
-    assert frame["bytes"].tolist() == [98304, 7]

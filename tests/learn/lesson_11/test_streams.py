@@ -6,7 +6,7 @@ import torch
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.lesson_11.streams import PlainKernel, SimulatedStreams, steps_to_play
+from labkit.learn.lesson_11.streams import SimulatedStreams, steps_to_play
 from labkit.watch.operators import storage
 
 A, B = torch.zeros(2), torch.ones(2)
@@ -43,29 +43,6 @@ def test_what_is_still_read_is_not_overwritten():
         pytest.raises(BrokenContract, match="advance in the side stream writes lengths while embed in the m"),
     ):
         simulated.launch("advance", (), (A,))
-
-
-def test_operators_are_launches_views_are_none_and_a_kernel_writes_its_workspace():
-    workspace = torch.zeros(1)
-    simulated = streams()
-    kernel = simulated.as_kernel("double", PlainKernel(lambda x, gelu=False: 2 * x, workspace))
-    with simulated:
-        x = torch.ones(4)[:2].view(2, 1)
-        made = kernel(x, gelu=True)
-        made.add_(1)
-    assert made.tolist() == [[3], [3]]
-    assert [(launch.kernel, launch.rows, launch.gelu) for launch in simulated.launches] == [
-        ("ones", 4, False),
-        ("double", 2, True),
-        ("add_", 2, False),
-    ]
-    with (
-        simulated,
-        simulated.launching_in(simulated.side),
-        pytest.raises(BrokenContract, match="have workspaces of their own"),
-    ):
-        simulated.names[storage(workspace)] = "the workspace"
-        kernel(B)
 
 
 def test_an_engine_without_lanes_cannot_be_played():
