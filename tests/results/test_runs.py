@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_records import run_of, runs_record
 
-from labkit.errors import RecordError
 from labkit.results import Run
 from labkit.results.runs import grouped, total_paths
 
@@ -14,14 +13,6 @@ def ladder(**seconds: float):
     """Four runs of each rung that decode 100 tokens in so many seconds, after half a second of prompts."""
     runs = {rung[1:]: run_of(s, s + 0.5, prefill_seconds=0.5) for rung, s in seconds.items()}
     return runs_record([*runs.items()] * 4, limit_seconds=0.25)
-
-
-def test_a_step_is_the_mean_of_its_run_and_the_median_of_the_runs():
-    runs = [("05", run_of(s, decode_steps=10)) for s in (1.0, 3.0, 2.0)]
-    record = runs_record([*runs, ("06", run_of(9.0))])
-    assert record.step_us("05") == pytest.approx(200_000)
-    with pytest.raises(RecordError, match="no runs of rung '07'; it has 05, 06"):
-        record.step_us("07")
 
 
 def test_the_steps_of_a_ladder():

@@ -61,13 +61,8 @@ def runs_record(
     return record_of(kind, [RungRun(rung, run, limit_seconds) for rung, run in runs], **settings)
 
 
-def host_time_of(
-    batch_size: int = 8,
-    step: Iterable[float] = (1.0,),
-    tables: Iterable[float] = (0.1,),
-    append: Iterable[float] = (0.1,),
-) -> HostTime:
-    return HostTime(batch_size, 2, tuple(step), tuple(tables), tuple(append))
+def host_time_of(batch_size: int = 8, step: Iterable[float] = (1.0,)) -> HostTime:
+    return HostTime(batch_size, 2, tuple(step), (0.1,), (0.1,))
 
 
 def host_time_record(times: Iterable[tuple[str, HostTime]]) -> Record:
