@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import nbformat
 import pytest
+from nbformat import v4
 from notebook_files import FOLDER, HOME, NOTEBOOKS
 
 from labkit import copies, paths
@@ -25,21 +27,9 @@ def project(monkeypatch, tmp_path):
     return tmp_path
 
 
-def write(
-    path, code, text="Every term is in the [glossary](../GLOSSARY.md#host), see [02](02_b.ipynb).", **metadata
-):
-    cells = [
-        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": [text]},
-        {
-            "cell_type": "code",
-            "id": "b",
-            "metadata": {},
-            "source": [code],
-            "outputs": [],
-            "execution_count": 1,
-        },
-    ]
-    path.write_text(json.dumps({"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}))
+def write(path, code, text="Every term is in the [glossary](../GLOSSARY.md#host), see [02](02_b.ipynb)."):
+    cells = [v4.new_markdown_cell(text, id="a"), v4.new_code_cell(code, id="b", execution_count=1)]
+    nbformat.write(v4.new_notebook(cells=cells), path)
 
 
 def read(path):

@@ -6,15 +6,7 @@ from itertools import pairwise
 from helpers import small_model
 
 from labkit import LADDER, EngineOptions, InferenceEngine
-from labkit.ladder import (
-    CAPSTONE,
-    FINISHED,
-    LESSONS,
-    MODERN_MODEL,
-    SERVER,
-    SEVERAL_GPUS,
-    SPECULATION,
-)
+from labkit.ladder import CAPSTONE, FINISHED, LESSONS, MODERN_MODEL, SERVER, SEVERAL_GPUS, SPECULATION
 
 
 def test_lessons_about_the_finished_engine_are_no_rungs():

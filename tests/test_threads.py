@@ -11,7 +11,7 @@ from labkit.bench import __main__ as bench_main
 from labkit.threads import VARIABLE
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     """PyTorch as it starts on a machine with two cores, with nothing set."""
     before = torch.get_num_threads()
@@ -21,7 +21,6 @@ def two_threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("own", "threads"), [(None, "1 thread"), ("2", "2 threads")])
 def test_a_lesson_computes_on_one_thread_unless_told_otherwise(monkeypatch, capsys, own, threads):
     if own is not None:
@@ -31,7 +30,6 @@ def test_a_lesson_computes_on_one_thread_unless_told_otherwise(monkeypatch, caps
     assert capsys.readouterr().out.splitlines()[1].endswith(f" CPU, {threads}")
 
 
-@pytest.mark.usefixtures("two_threads")
 def test_with_a_gpu_a_lesson_leaves_the_threads_alone(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
@@ -40,7 +38,6 @@ def test_with_a_gpu_a_lesson_leaves_the_threads_alone(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("two_threads")
 def test_a_benchmark_computes_on_one_thread_and_its_record_says_so(monkeypatch, tmp_path):
     out = tmp_path / "out.json"
     line = ["kv-append", "--device", "cpu", "--batch-sizes", "1", "--repeats", "2", "--json", str(out)]

@@ -55,11 +55,6 @@ class PeersRecord(WorkloadRecord):
         """The engines that ran, by name, in the order of the record."""
         return list(dict.fromkeys(sample.engine for sample in self.samples))
 
-    @property
-    def rates(self) -> dict[str, list[float]]:
-        """Tokens per second of each whole run, by engine."""
-        return {e: [run.tokens_per_second for run in self.only(engine=e)] for e in self.engines}
-
     def rate(self, engine: str) -> float:
         """An engine's tokens per second of whole runs, the median."""
         return median(run.tokens_per_second for run in self.only(engine=engine))
@@ -69,18 +64,6 @@ class PeersRecord(WorkloadRecord):
         rates = [run.decode_tokens_per_second for run in self.only(engine=engine)]
         known = [rate for rate in rates if rate is not None]
         return median(known) if known else None
-
-    @property
-    def limit(self) -> float:
-        """The most tokens per second that memory bandwidth allows, counting no work for the prompts.
-
-        Raises RecordError if a run decoded nothing.
-        """
-        if not all(sample.limit_seconds for sample in self.samples):
-            raise RecordError(
-                "a run of the record decoded nothing, so limit_seconds is 0 and there is no limit"
-            )
-        return median(sample.tokens / sample.limit_seconds for sample in self.samples)
 
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""

@@ -8,12 +8,7 @@ from helpers import every_engine, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine
 from labkit.bench import cost_card
-from labkit.bench.cost_cards import (
-    RECORDED,
-    counts_of_alike,
-    engine_key,
-    read_device_counts,
-)
+from labkit.bench.cost_cards import RECORDED, counts_of_alike, engine_key, read_device_counts
 from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.kvcache import KVBlockManager

@@ -6,23 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from helpers import (
-    assert_no_block_is_lost,
-    make_engine,
-    make_manager,
-    run,
-    tokens_by_request,
-    tokens_of,
-)
+from helpers import assert_no_block_is_lost, make_engine, make_manager, run, tokens_by_request, tokens_of
 from perplexity import perplexity
 
-from labkit import (
-    LADDER,
-    Completion,
-    SamplingParams,
-    load_model,
-    paths,
-)
+from labkit import LADDER, Completion, SamplingParams, load_model, paths
 from labkit.engine.device import cache_dtype
 from labkit.errors import OptionError
 from labkit.kernels.eight_bit import as_stored, quantize, scales_of

@@ -7,13 +7,7 @@ import pytest
 import torch
 from helpers import EXACT, assert_no_block_is_lost, engines_by_day, make_engine, tokens_of
 
-from labkit import (
-    LADDER,
-    FinishReason,
-    InferenceEngine,
-    LanguageModel,
-    SamplingParams,
-)
+from labkit import LADDER, FinishReason, InferenceEngine, LanguageModel, SamplingParams
 from labkit.bench.parity import transformers_model
 from labkit.engine import Completion
 from labkit.engine.sampling import ScoredToken, logprobs_of

@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers import (
-    SEEDED,
-    assert_no_block_is_lost,
-    every_engine,
-    make_engine,
-    tokens_of,
-)
+from helpers import SEEDED, assert_no_block_is_lost, every_engine, make_engine, tokens_of
 
 from labkit import LADDER, InferenceEngine, SamplingParams
 from labkit.bench import dense_tokens, transformers_tokens

@@ -6,14 +6,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
-from helpers import (
-    GREEDY,
-    ahead,
-    assert_no_block_is_lost,
-    make_engine,
-    run,
-    tokens_by_request,
-)
+from helpers import GREEDY, ahead, assert_no_block_is_lost, make_engine, run, tokens_by_request
 
 from labkit import LADDER, InferenceEngine
 from labkit.engine import InferenceSession

@@ -6,11 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from bad_values import (
-    Made,
-    fresh,
-    refused,
-)
+from bad_values import Made, fresh, refused
 from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone, tokens_of
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 

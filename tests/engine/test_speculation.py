@@ -5,14 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from drafting_cases import NGRAMS, REPEATED, drafting, texts_of
-from helpers import (
-    assert_no_block_is_lost,
-    make_engine,
-    run,
-    tokens_alone,
-    tokens_by_request,
-    tokens_of,
-)
+from helpers import assert_no_block_is_lost, make_engine, run, tokens_alone, tokens_by_request, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_marks import needs_interpreter, needs_triton

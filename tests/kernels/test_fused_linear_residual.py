@@ -2,17 +2,10 @@
 
 import pytest
 import torch
-from fused_linear_cases import (
-    assert_is_linear_and_residual,
-    make_case,
-    residual_arguments,
-)
+from fused_linear_cases import assert_is_linear_and_residual, make_case, residual_arguments
 from triton_marks import KERNEL_DEVICE, StandIn, devices, needs_triton
 
-from labkit.kernels import (
-    linear_residual,
-    linear_residual_triton,
-)
+from labkit.kernels import linear_residual, linear_residual_triton
 from labkit.kernels.linear_residual import SplitKWorkspace, check_workspace, make_split_k_workspace
 from labkit.kernels.tiles import Tile, tile_of
 

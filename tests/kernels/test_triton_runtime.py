@@ -12,11 +12,7 @@ from helpers import EXACT
 from triton_marks import StandIn, needs_triton
 
 from labkit.kernels import triton_runtime
-from labkit.kernels.triton_runtime import (
-    AbsentTriton,
-    TritonUnavailableError,
-    status_of,
-)
+from labkit.kernels.triton_runtime import AbsentTriton, TritonUnavailableError, status_of
 
 pytestmark = pytest.mark.slow
 

@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from parallel_cases import (
-    ON_GPUS,
-    PARAMS,
-    SETTINGS,
-    check_late_and_killed,
-    flood,
-    outcome,
-    seen_by_ranks,
-)
+from parallel_cases import ON_GPUS, PARAMS, SETTINGS, check_late_and_killed, flood, outcome, seen_by_ranks
 
 from labkit import LADDER, InferenceEngine, load_model
 

@@ -13,14 +13,7 @@ from fault_points import fault_points
 from schedules import ERRORS, FAMILIES, PROMPTS, Fault, Schedule, draw_schedule, which_request
 from tqdm import tqdm
 
-from labkit.engine import (
-    CacheConfig,
-    Chunk,
-    FinishReason,
-    InferenceEngine,
-    SamplingParams,
-    SchedulerConfig,
-)
+from labkit.engine import CacheConfig, Chunk, FinishReason, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.sampling import logprobs_of
 from labkit.errors import BrokenEngineError
 from labkit.ladder import LADDER

@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from peer_workloads import (
-    ALMOST_GREEDY,
-    DRAWS,
-    LEVEL,
-    RAGGED,
-    arriving,
-    expected,
-    with_params,
-    workload,
-)
+from peer_workloads import ALMOST_GREEDY, DRAWS, LEVEL, RAGGED, arriving, expected, with_params, workload
 
 from labkit import SamplingParams
 from labkit.bench.peers.compiled_loop import DecodeStep, compiled_peer, run_compiled

@@ -11,12 +11,7 @@ from sampling_helpers import random_logits
 from torch import Tensor
 
 from labkit import SamplingParams
-from labkit.engine.sampling import (
-    sample,
-    sample_any,
-    sample_greedy,
-    uniform_number,
-)
+from labkit.engine.sampling import sample, sample_any, sample_greedy, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.sampling.host import rows_state
 from labkit.kernels.distribution import (

@@ -18,20 +18,9 @@ from labkit import LADDER, InferenceEngine, LanguageModel, SamplingParams
 from labkit.engine.step import attention as step_attention
 from labkit.engine.step import fused
 from labkit.engine.step.attention import AttendAndWrite
-from labkit.engine.step.fused import (
-    PLAIN,
-    TRITON,
-    VOCABULARY_MULTIPLE,
-    FusedDeviceStep,
-    FusedLayer,
-)
+from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedLayer
 from labkit.engine.step.graphed import GraphedStep
-from labkit.kernels import (
-    checks,
-    linear_residual_triton,
-    norm_linear_triton,
-    paged_attention_append_plain,
-)
+from labkit.kernels import checks, linear_residual_triton, norm_linear_triton, paged_attention_append_plain
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.tiles import Tile
 from labkit.ladder import FUSED_AND_SPLIT
