@@ -28,10 +28,13 @@ class Reading(NamedTuple):
 
     tokens: int  # of a piece
     at_once: int  # programs
+    is_boxed: bool = False
 
 
-# Rows times heads from which programs without boxes are smaller, so that more run at once.
+# Rows times heads from which pieces come in boxes, or programs without them are smaller, so that more run at
+# once; and up to which boxes gain. With few, a piece without a box is there as soon.
 MANY_HEADS = NARROW.at_once // 4
+MOST_IN_BOXES = 1152
 
 
 def most_shares(batch_size: int, at_once: int) -> int:
@@ -49,9 +52,8 @@ class SharePlan:
 
     The buffers are made once, so that a CUDA graph can hold their addresses. Of W shares:
 
-    row_of: [W] int32, its row in the batch; -1 where there is no share. share_of: [W] int32, which of the
-    row's. slot_of: [W] int32, the row's slot. tokens_of: [W] int32, its tokens; the row's last share has what
-    is left.
+    row_of: [W] int32, its row in the batch; -1 where there is no share. slot_of: [W] int32, the row's slot.
+    first_of, end_of: [W] int32, its tokens, from the first one on and up to the end.
 
     And of the rows: first_share: [B] int32, num_shares: [B] int32, from 1 on.
     """
@@ -72,9 +74,9 @@ class SharePlan:
         row_bytes = (1 << (head_dim - 1).bit_length()) * dtype.itemsize
         self._tokens = tokens_at_a_time(1, row_bytes)
         self._box_tokens = 2 * self._tokens if row_bytes <= 128 else self._tokens  # as registers have room
-        self.is_boxed = group == 1 and are_boxed(head_dim, dtype, block_size, self._box_tokens, device)
-        _, W = self.limits(max_batch_size)
-        self.row_of, self.share_of, self.slot_of, self.tokens_of = torch.full(
+        self._has_boxes = group == 1 and are_boxed(head_dim, dtype, block_size, self._box_tokens, device)
+        W = max(self.limits(size)[1] for size in range(1, max_batch_size + 1))
+        self.row_of, self.slot_of, self.first_of, self.end_of = torch.full(
             (4, W), -1, dtype=torch.int32, device=device
         ).unbind()
         self.first_share, self.num_shares = torch.zeros(
@@ -97,14 +99,16 @@ class SharePlan:
     def reading(self, batch_size: int) -> Reading:
         """How programs for one query each read, in a batch of so many rows. In 8 bits a piece has as many
         bytes as a small one of 16 bits, because with fewer bytes on their way the memory waits."""
-        tokens, at_once = self._tokens, NARROW.at_once
-        if self.is_boxed:
-            return Reading(self._box_tokens, at_once * 3 // 4)
+        tokens, at_once, heads = self._tokens, NARROW.at_once, batch_size * self.num_heads
         if self._dtype.itemsize == 1:
             return Reading(tokens, at_once * 3 // 2)
-        if batch_size * self.num_heads >= MANY_HEADS:
+        if heads < MANY_HEADS:
+            return Reading(tokens, at_once)
+        if not self._has_boxes or heads > MOST_IN_BOXES:
             return Reading(tokens // 2, at_once * 3 // 2)
-        return Reading(tokens, at_once)
+        if heads <= at_once * 3 // 4:  # each has a program at once, with room for large boxes
+            return Reading(self._box_tokens, at_once * 3 // 4, is_boxed=True)
+        return Reading(tokens, at_once, is_boxed=True)
 
     def limits(self, batch_size: int) -> tuple[int, int]:
         """Of a batch of so many rows, the shares of which all programs run at the same time, and
@@ -127,7 +131,8 @@ def plan_shares_plain(
     """
     check_plan_shares(context_lens, slot_mapping, plan)
     B, piece = len(slot_mapping), plan.piece(len(slot_mapping))
-    pieces = -(-context_lens[slot_mapping].clamp(min=0) // piece)
+    lens = context_lens[slot_mapping].clamp(min=0)
+    pieces = -(-lens // piece)
     least = -(-pieces // MAX_SHARES)
     at_once, most = plan.limits(B)
     sizes = least.clamp(min=share_size(pieces, at_once, most))
@@ -138,9 +143,10 @@ def plan_shares_plain(
     plan.first_share[:B] = ends - num_shares
     plan.num_shares[:B] = num_shares
     plan.row_of[:W], plan.row_of[W:] = rows, -1
-    plan.share_of[:W] = torch.arange(W, device=pieces.device) - plan.first_share[rows]
     plan.slot_of[:W] = slot_mapping[rows]
-    plan.tokens_of[:W] = sizes[rows] * piece
+    tokens = sizes[rows] * piece
+    plan.first_of[:W] = (torch.arange(W, device=pieces.device) - plan.first_share[rows]) * tokens
+    plan.end_of[:W] = torch.minimum(plan.first_of[:W] + tokens, lens[rows])
     plan.batch_size = B
 
 
@@ -171,9 +177,9 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
         context_lens,
         slot_mapping,
         plan.row_of,
-        plan.share_of,
         plan.slot_of,
-        plan.tokens_of,
+        plan.first_of,
+        plan.end_of,
         plan.first_share,
         plan.num_shares,
         B,
@@ -194,9 +200,9 @@ def _plan_shares_kernel(
     context_lens_ptr,
     slot_mapping_ptr,
     row_of_ptr,
-    share_of_ptr,
     slot_of_ptr,
-    tokens_of_ptr,
+    first_of_ptr,
+    end_of_ptr,
     first_share_ptr,
     num_shares_ptr,
     B,
@@ -234,9 +240,11 @@ def _plan_shares_kernel(
     place = first_share[:, None] + share
     is_share = share < num_shares[:, None]
     tl.store(row_of_ptr + place, b[:, None] + tl.zeros_like(share), mask=is_share)
-    tl.store(share_of_ptr + place, share, mask=is_share)
     tl.store(slot_of_ptr + place, slot.to(tl.int32)[:, None] + tl.zeros_like(share), mask=is_share)
-    tl.store(tokens_of_ptr + place, (sizes * PIECE)[:, None] + tl.zeros_like(share), mask=is_share)
+    first = share * (sizes * PIECE)[:, None]
+    tl.store(first_of_ptr + place, first, mask=is_share)
+    end = tl.minimum(first + (sizes * PIECE)[:, None], context_len[:, None])
+    tl.store(end_of_ptr + place, end, mask=is_share)
     w = tl.arange(0, BLOCK_W)
     tl.store(row_of_ptr + w, w * 0 - 1, mask=(w >= tl.sum(num_shares, axis=0)) & (w < W))
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.eight_bit import dequantized, quantized, store_scales, unpacked
+from labkit.kernels.eight_bit import dequantized, is_eight_bit, quantized, store_scales
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
-from labkit.kernels.running_softmax import load_scaled_piece
+from labkit.kernels.running_softmax import add_group_piece, load_scaled_piece, merge_group
 from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import HAS_BOXES, INTERPRETED, Boxes, early_launch, is_hopper, tl, triton
 
@@ -63,6 +63,16 @@ def width_of(head_dim: int) -> int:
     return max(LEAST_SIDE, triton.next_power_of_2(head_dim))
 
 
+def turn_of_last(boxed: bool, programs: Programs, cache: Tensor) -> str:
+    """When a program has its last piece, the only one that may not be full: "first", and all others as they
+    come; or in a loop that asks for each a turn ahead, "in line", where it asks for one more that is not
+    there, or "behind" it. Measured on an H200."""
+    is_wide, D = programs.num_warps > 1, cache.shape[-1]
+    if boxed or (is_wide and D > 64):
+        return "first"
+    return "behind" if D <= 64 and (is_wide or is_eight_bit(cache)) else "in line"
+
+
 def boxes_of(cache: Tensor, tokens: int) -> Any:
     """A layer's keys or values [N, G, block_size, D] as the TMA sees them, in boxes of so many tokens of a
     head; None where it can't."""
@@ -96,7 +106,7 @@ def launch_grouped(
 
     partials: a workspace's, for H heads. Only with them may the kernel begin before the one in front ends: it
     is a fused step's, and writes none of slots, tables and cache. tokens: that a program reads at
-    a time, or LEAST_SIDE. shares: a plan's row_of, share_of, slot_of, tokens_of, first_share and num_shares.
+    a time, or LEAST_SIDE. shares: a plan's row_of, slot_of, first_of, end_of, first_share and num_shares.
     """
     B, H, D = query.shape
     _, G, block_size, _ = k_cache_layer.shape
@@ -146,6 +156,7 @@ def launch_grouped(
         BLOCK_D=block_d,
         BOXED=boxes[0] is not None,
         STAGES=1 if boxes[0] is None else BOX_STAGES,
+        LAST=turn_of_last(boxes[0] is not None, programs, k_cache_layer),
         PARTS_AT_ONCE=max(1, NUMBERS_AT_ONCE // block_d),
         num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
         maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
@@ -167,9 +178,9 @@ def _grouped_paged_attn_append_kernel(
     context_lens_ptr,
     slot_mapping_ptr,
     row_of_ptr,
-    share_of_ptr,
     slot_of_ptr,
-    tokens_of_ptr,
+    first_of_ptr,
+    end_of_ptr,
     first_share_ptr,
     num_shares_ptr,
     cos_ptr,
@@ -210,11 +221,14 @@ def _grouped_paged_attn_append_kernel(
     BLOCK_D: tl.constexpr,
     BOXED: tl.constexpr,
     STAGES: tl.constexpr,
+    LAST: tl.constexpr,
     PARTS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
     piece, or a share of the plan. Programs without a share come last, and leave."""
+    if EARLY and tl.extra.cuda.num_warps() == 1:  # few and wide ones are faster if they load first
+        tl.extra.cuda.gdc_launch_dependents()
     g = tl.program_id(0)
     w = tl.program_id(1)
     G = tl.num_programs(0)
@@ -227,13 +241,15 @@ def _grouped_paged_attn_append_kernel(
     in_group = (q < GROUP)[:, None] & in_head[None, :]
     if PLANNED:
         b = tl.load(row_of_ptr + w)
-        part = tl.load(share_of_ptr + w)
         slot = tl.load(slot_of_ptr + w).to(tl.int64)
-        part_tokens = tl.load(tokens_of_ptr + w)
+        first = tl.load(first_of_ptr + w)
+        end = tl.load(end_of_ptr + w)
+        step = BLOCK_T
     else:
         b = w // SPLITS
-        part = w % SPLITS
         slot = b.to(tl.int64)
+        first = w % SPLITS * BLOCK_T
+        step = SPLITS * BLOCK_T
         if STORES:
             slot = tl.load(slot_mapping_ptr + b)
     if b >= 0:
@@ -242,27 +258,22 @@ def _grouped_paged_attn_append_kernel(
         if PLANNED:
             num_parts = tl.load(num_shares_ptr + b)
             first_part = tl.load(first_share_ptr + b)
-            first = part * part_tokens
-            end = tl.minimum(first + part_tokens, context_len)
-            step = BLOCK_T
         else:
             num_parts = SPLITS
             first_part = b * SPLITS
-            first = part * BLOCK_T
             end = context_len
-            step = SPLITS * BLOCK_T
-        # The last piece, which may not be full, is asked for before the kernel before this one has ended,
-        # which does not write it, and has its turn first. All others are full.
-        stop = first + tl.maximum(end - first - 1, 0) // step * step
-        last_keys, last_values, last_key_scales, last_value_scales = load_scaled_piece(
-            stop, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+        # One piece is asked for before the kernel before this one, which does not write it, has ended.
+        stop = first + tl.maximum(end - first - 1, 0) // step * step  # where the last piece begins
+        keys, values, key_scales, value_scales = load_scaled_piece(
+            stop if LAST == "first" else first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
         )  # fmt: skip
         next_block = tl.load(table_ptr + tl.minimum(first // block_size, table_size - 1))
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
         if EARLY:
-            tl.extra.cuda.gdc_launch_dependents()
+            if tl.extra.cuda.num_warps() > 1:
+                tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
         query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D, QUERY_NORM, ROTATES)
@@ -272,7 +283,7 @@ def _grouped_paged_attn_append_kernel(
         value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
         kept_key, key_scale = quantized(key, k_cache_ptr)
         kept_value, value_scale = quantized(value, v_cache_ptr)
-        if (part == 0) & (context_len >= 0) & STORES:
+        if (first == 0) & (context_len >= 0) & STORES:
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
             head = block * cache_stride_n + g * cache_stride_h
             pos = context_len % block_size
@@ -287,38 +298,54 @@ def _grouped_paged_attn_append_kernel(
 
         # Each query has a softmax, which begins with the current token's score. One program alone counts it.
         largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), axis=1) * scale
-        has_own = (part == 0).to(tl.float32)
+        has_own = (first == 0).to(tl.float32)
         total = tl.zeros([BLOCK_G], tl.float32) + has_own
         acc = tl.zeros([BLOCK_G, BLOCK_D], tl.float32) + has_own * value.to(tl.float32)
         if UPCAST:
             query = query.to(tl.float32)
         kept: tl.constexpr = k_cache_ptr.dtype.element_ty
-        largest, total, acc = add_group_piece(
-            query, last_keys, last_values, last_key_scales, last_value_scales, stop + t < end,
-            largest, total, acc, scale, kept, UPCAST,
-        )  # fmt: skip
-        for start in tl.range(first, stop, step, num_stages=STAGES):
-            if BOXED:
-                # of all tokens' rows, of which the TMA counts no more than 2^31
-                row = (next_block * G + g) * block_size + start % block_size
-                keys, values = key_boxes.load([row, 0]), value_boxes.load([row, 0])
-                key_scales, value_scales = last_key_scales, last_value_scales  # of 16 bits there are none
-                next_block = tl.load(table_ptr + tl.minimum((start + step) // block_size, table_size - 1))
-            else:
-                keys, values, key_scales, value_scales = load_scaled_piece(
-                    start, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-                )  # fmt: skip
+        if LAST == "first":
             largest, total, acc = add_group_piece(
-                query, keys, values, key_scales, value_scales, t < BLOCK_T,
+                query, keys, values, key_scales, value_scales, stop + t < end,
                 largest, total, acc, scale, kept, UPCAST,
             )  # fmt: skip
+            for start in tl.range(first, stop, step, num_stages=STAGES):
+                if BOXED:
+                    # of all tokens' rows, of which the TMA counts no more than 2^31
+                    row = (next_block * G + g) * block_size + start % block_size
+                    keys, values = key_boxes.load([row, 0]), value_boxes.load([row, 0])
+                    next_block = tl.load(table_ptr + tl.minimum((start + step) // block_size, table_size - 1))
+                else:
+                    keys, values, key_scales, value_scales = load_scaled_piece(
+                        start, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                        cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+                    )  # fmt: skip
+                largest, total, acc = add_group_piece(
+                    query, keys, values, key_scales, value_scales, t < BLOCK_T,
+                    largest, total, acc, scale, kept, UPCAST,
+                )  # fmt: skip
+        else:
+            for start in range(first, end if LAST == "in line" else stop, step):
+                live = start + t < end if LAST == "in line" else t < BLOCK_T
+                largest, total, acc = add_group_piece(
+                    query, keys, values, key_scales, value_scales, live,
+                    largest, total, acc, scale, kept, UPCAST,
+                )  # fmt: skip
+                keys, values, key_scales, value_scales = load_scaled_piece(
+                    start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
+                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
+                )  # fmt: skip
+            if LAST == "behind":
+                largest, total, acc = add_group_piece(
+                    query, keys, values, key_scales, value_scales, stop + t < end,
+                    largest, total, acc, scale, kept, UPCAST,
+                )  # fmt: skip
 
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
         if (SPLITS == 1 and not PLANNED) or num_parts == 1:
             tl.store(out_place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=in_group)
         else:
-            place = (first_part + part) * H + h
+            place = w * H + h
             tl.store(partial_out_ptr + place[:, None] * D + d[None, :], acc, mask=in_group)
             tl.store(partial_softmax_ptr + place * 2, largest, mask=q < GROUP)
             tl.store(partial_softmax_ptr + place * 2 + 1, total, mask=q < GROUP)
@@ -330,77 +357,3 @@ def _grouped_paged_attn_append_kernel(
                 )
                 tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_group)
                 tl.store(arrived_ptr + b * G + g, 0)  # for the next call
-
-
-@triton.jit
-def add_group_piece(
-    query,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    live,
-    largest,
-    total,
-    acc,
-    scale,
-    kept: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
-    """The softmax of each query with a piece of tokens more.
-
-    query: [G, D], a group's. keys, values: [T, D], as they are `kept`: in 8 bits four in a word, with their
-    scales [T]. live: [T], whether there is such a token. largest, total: [G]. acc: [G, D].
-    """
-    is_scaled: tl.constexpr = kept.primitive_bitwidth == 8
-    if is_scaled:
-        keys, values = unpacked(keys, kept, query.dtype), unpacked(values, kept, query.dtype)
-    if UPCAST:
-        keys, values = keys.to(tl.float32), values.to(tl.float32)
-    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-    if is_scaled:
-        scores *= key_scales[None, :]
-    scores = tl.where(live[None, :], scores, float("-inf"))
-    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
-    correction = tl.exp(largest - new_largest)
-    weights = tl.exp(scores - new_largest[:, None])
-    total = total * correction + tl.sum(weights, axis=1)
-    if is_scaled:  # by the largest, so that small scales are no small numbers of 16 bits
-        unit = tl.max(value_scales, axis=0)
-        unit = tl.maximum(unit, 1.1754943508222875e-38)  # LEAST_SCALE, if no token is live
-        weights *= (value_scales / unit)[None, :]
-        sums = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
-        acc = acc * correction[:, None] + sums * unit
-    else:
-        acc = tl.dot(weights.to(values.dtype), values, acc * correction[:, None], input_precision="ieee")
-    return new_largest, total, acc
-
-
-@triton.jit
-def merge_group(first_place, num_parts, H, is_query, partials, d, in_group, D, PARTS_AT_ONCE: tl.constexpr):
-    """Attention [G, D] of all tokens, from what the programs of num_parts parts left for each query of a
-    group: of the first part at first_place [G], each other one H further on.
-
-    PARTS_AT_ONCE are on their way at the same time, because a program that has them come one after another
-    waits for each. `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
-    """
-    partial_out_ptr, partial_softmax_ptr = partials
-    largest = tl.where(is_query, float("-inf"), 0.0)
-    total = tl.where(is_query, 0.0, 1.0)
-    acc = tl.zeros([in_group.shape[0], in_group.shape[1]], tl.float32)
-    for part in range(0, num_parts, PARTS_AT_ONCE):
-        for i in tl.static_range(PARTS_AT_ONCE):
-            is_part = is_query & (part + i < num_parts)
-            place = first_place + tl.minimum(part + i, num_parts - 1) * H  # no more than there are
-            own = partial_softmax_ptr + place * 2
-            part_largest = tl.load(own, mask=is_part, other=float("-inf"), cache_modifier=".cg")
-            part_total = tl.load(own + 1, mask=is_query, other=0.0, cache_modifier=".cg")
-            values = partial_out_ptr + place[:, None] * D + d[None, :]
-            part_acc = tl.load(values, mask=in_group, other=0.0, cache_modifier=".cg")
-            new_largest = tl.maximum(largest, part_largest)
-            correction = tl.exp(largest - new_largest)
-            weight = tl.exp(part_largest - new_largest)
-            total = total * correction + weight * part_total
-            acc = acc * correction[:, None] + weight[:, None] * part_acc
-            largest = new_largest
-    return acc / total[:, None]

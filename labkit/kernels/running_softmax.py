@@ -110,6 +110,50 @@ def add_piece(
 
 
 @triton.jit
+def add_group_piece(
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    live,
+    largest,
+    total,
+    acc,
+    scale,
+    kept: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    """The softmax of each query with a piece of tokens more.
+
+    query: [G, D], a group's. keys, values: [T, D], as they are `kept`: in 8 bits four in a word, with their
+    scales [T]. live: [T], whether there is such a token. largest, total: [G]. acc: [G, D].
+    """
+    is_scaled: tl.constexpr = kept.primitive_bitwidth == 8
+    if is_scaled:
+        keys, values = unpacked(keys, kept, query.dtype), unpacked(values, kept, query.dtype)
+    if UPCAST:
+        keys, values = keys.to(tl.float32), values.to(tl.float32)
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if is_scaled:
+        scores *= key_scales[None, :]
+    scores = tl.where(live[None, :], scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, axis=1))
+    correction = tl.exp(largest - new_largest)
+    weights = tl.exp(scores - new_largest[:, None])
+    total = total * correction + tl.sum(weights, axis=1)
+    if is_scaled:  # by the largest, so that small scales are no small numbers of 16 bits
+        unit = tl.max(value_scales, axis=0)
+        unit = tl.maximum(unit, 1.1754943508222875e-38)  # LEAST_SCALE, if no token is live
+        weights *= (value_scales / unit)[None, :]
+        sums = tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        acc = acc * correction[:, None] + sums * unit
+    else:
+        acc = tl.dot(weights.to(values.dtype), values, acc * correction[:, None], input_precision="ieee")
+    return new_largest, total, acc
+
+
+@triton.jit
 def put_together(largest, total, acc, own_score, value, has_own):
     """Largest score, total and values [D] of all places, and of the current token if the program has it.
 
@@ -141,3 +185,33 @@ def merge_parts(parts, is_part, partial_out_ptr, partial_softmax_ptr, d, in_head
     )
     weights = tl.exp(largest - tl.max(largest, axis=0))
     return tl.sum(weights[:, None] * acc, axis=0) / tl.sum(weights * total, axis=0)
+
+
+@triton.jit
+def merge_group(first_place, num_parts, H, is_query, partials, d, in_group, D, PARTS_AT_ONCE: tl.constexpr):
+    """Attention [G, D] of all tokens, from what the programs of num_parts parts left for each query of a
+    group: of the first part at first_place [G], each other one H further on.
+
+    PARTS_AT_ONCE are on their way at the same time, because a program that has them come one after another
+    waits for each. `.cg`: another multiprocessor wrote them, so they are read past this one's own cache.
+    """
+    partial_out_ptr, partial_softmax_ptr = partials
+    largest = tl.where(is_query, float("-inf"), 0.0)
+    total = tl.where(is_query, 0.0, 1.0)
+    acc = tl.zeros([in_group.shape[0], in_group.shape[1]], tl.float32)
+    for part in range(0, num_parts, PARTS_AT_ONCE):
+        for i in tl.static_range(PARTS_AT_ONCE):
+            is_part = is_query & (part + i < num_parts)
+            place = first_place + tl.minimum(part + i, num_parts - 1) * H  # no more than there are
+            own = partial_softmax_ptr + place * 2
+            part_largest = tl.load(own, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+            part_total = tl.load(own + 1, mask=is_query, other=0.0, cache_modifier=".cg")
+            values = partial_out_ptr + place[:, None] * D + d[None, :]
+            part_acc = tl.load(values, mask=in_group, other=0.0, cache_modifier=".cg")
+            new_largest = tl.maximum(largest, part_largest)
+            correction = tl.exp(largest - new_largest)
+            weight = tl.exp(part_largest - new_largest)
+            total = total * correction + weight * part_total
+            acc = acc * correction[:, None] + weight[:, None] * part_acc
+            largest = new_largest
+    return acc / total[:, None]

@@ -59,11 +59,11 @@ def paged_attention_append_shares_triton(
     B, H, D = query.shape
     G = key_new.shape[1]
     check_shares(workspace, plan, query, G)
-    shares = (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of, plan.first_share, plan.num_shares)
+    shares = plan.row_of, plan.slot_of, plan.first_of, plan.end_of, plan.first_share, plan.num_shares
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     _, most = plan.limits(B)
     try:
-        if G < H or transform is not None or plan.is_boxed:
+        if G < H or transform is not None or plan.reading(B).is_boxed:
             parts = plan.piece(B), 1, shares, most, plan.programs(B)
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -104,9 +104,9 @@ def _shared_paged_attn_append_kernel(
     block_table_ptr,
     context_lens_ptr,
     row_of_ptr,
-    share_of_ptr,
     slot_of_ptr,
-    tokens_of_ptr,
+    first_of_ptr,
+    end_of_ptr,
     first_share_ptr,
     num_shares_ptr,
     partial_out_ptr,
@@ -144,15 +144,13 @@ def _shared_paged_attn_append_kernel(
     in_head = d < D
     # Plan, slots, tables and what is in the cache do not change within a step: all are read before the wait.
     b = tl.load(row_of_ptr + w)
-    share = tl.load(share_of_ptr + w)
     slot = tl.load(slot_of_ptr + w)
-    share_tokens = tl.load(tokens_of_ptr + w)
+    first = tl.load(first_of_ptr + w)
+    end = tl.load(end_of_ptr + w)
     if b >= 0:
         context_len = tl.load(context_lens_ptr + slot)
         num_shares = tl.load(num_shares_ptr + b)
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
-        first = share * share_tokens
-        end = tl.minimum(first + share_tokens, context_len)
         keys, values, key_scales, value_scales = load_scaled_piece(
             first, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
             cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
@@ -166,7 +164,7 @@ def _shared_paged_attn_append_kernel(
         value = tl.load(value_new_ptr + b * value_stride_b + h * value_stride_h + d, mask=in_head, other=0.0)
         kept_key, key_scale = quantized(key, k_cache_ptr)
         kept_value, value_scale = quantized(value, v_cache_ptr)
-        if (share == 0) & (context_len >= 0):
+        if (first == 0) & (context_len >= 0):
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
             head = block * cache_stride_n + h * cache_stride_h
             pos = context_len % block_size
@@ -193,7 +191,7 @@ def _shared_paged_attn_append_kernel(
                 start + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
                 cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
             )  # fmt: skip
-        all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, share == 0)
+        all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, first == 0)
 
         out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
         if num_shares == 1:

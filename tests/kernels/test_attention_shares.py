@@ -47,7 +47,7 @@ def planned(
     device = torch.device(KERNEL_DEVICE if planner is plan_shares_triton else "cpu")
     B = len(context_lens)
     plan = SharePlan(B + room, num_heads, head_dim, dtype, device, group)
-    for buffer in (plan.row_of, plan.share_of, plan.slot_of, plan.tokens_of):
+    for buffer in (plan.row_of, plan.slot_of, plan.first_of, plan.end_of):
         buffer.fill_(12345)  # what an earlier step has left
     slot_mapping = torch.randperm(B + 2, generator=torch.Generator().manual_seed(B))[:B].to(device)
     lens = torch.full((B + 2,), 777, dtype=torch.int32, device=device)
@@ -59,16 +59,15 @@ def planned(
     return plan
 
 
-def shares_of(plan: SharePlan, context_lens: list[int]) -> list[list[range]]:
+def shares_of(plan: SharePlan, num_rows: int) -> list[list[range]]:
     """The tokens of each share of each row."""
-    shares: list[list[range]] = [[] for _ in context_lens]
-    columns = zip(plan.row_of.tolist(), plan.share_of.tolist(), plan.tokens_of.tolist(), strict=True)
-    for w, (b, share, tokens) in enumerate(columns):
+    shares: list[list[range]] = [[] for _ in range(num_rows)]
+    columns = zip(plan.row_of.tolist(), plan.first_of.tolist(), plan.end_of.tolist(), strict=True)
+    for w, (b, first, end) in enumerate(columns):
         if b < 0:
             continue
-        assert share == len(shares[b])
-        assert w == plan.first_share[b] + share
-        shares[b].append(range(share * tokens, min((share + 1) * tokens, max(context_lens[b], 0))))
+        assert w == plan.first_share[b] + len(shares[b])
+        shares[b].append(range(first, end))
     return shares
 
 
@@ -78,7 +77,7 @@ def assert_is_a_plan(plan: SharePlan, context_lens: list[int]) -> None:
     num_used = int((plan.row_of >= 0).sum())
     assert num_used <= plan.limits(B)[1] <= len(plan.row_of)
     assert (plan.row_of[num_used:] == -1).all()
-    shares, piece = shares_of(plan, context_lens), plan.piece(B)
+    shares, piece = shares_of(plan, B), plan.piece(B)
     assert plan.num_shares[:B].tolist() == [len(of_row) for of_row in shares]
     sizes = []
     for n, of_row in zip(context_lens, shares, strict=True):
@@ -134,7 +133,8 @@ def test_wide_programs_have_shares_as_wide():
     """Of queries that share a key, in few rows; of 22 rows no longer."""
     few = planned(plan_shares_plain, [NOBODY, 256, 257, 1023], num_heads=3, group=3)
     assert few.num_shares.tolist() == [1, 1, 2, 4]
-    assert few.tokens_of[:8].tolist() == [256] * 8
+    assert few.first_of[:8].tolist() == [0, 0, 0, 256, 0, 256, 512, 768]
+    assert few.end_of[:8].tolist() == [0, 256, 256, 257, 256, 512, 768, 1023]
     assert planned(plan_shares_plain, [256] * 22, num_heads=3, group=3).num_shares.tolist() == [8] * 22
 
 
@@ -144,10 +144,10 @@ def test_shares_are_larger_than_fair_where_they_would_be_too_many():
     plan = planned(plan_shares_plain, [25 * 32] * 21)
     assert plan.limits(21) == (88, 88)
     assert plan.num_shares.tolist() == [4] * 21
-    assert plan.tokens_of[0] == 8 * 32
+    assert plan.end_of[0] == 8 * 32
     fair = planned(plan_shares_plain, [24 * 32] * 21)
     assert fair.num_shares.tolist() == [4] * 21
-    assert fair.tokens_of[0] == 6 * 32
+    assert fair.end_of[0] == 6 * 32
 
 
 def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():

@@ -180,7 +180,7 @@ def assert_same_plan(plan: SharePlan, plain: SharePlan) -> None:
     """But for what lies behind the last share in use."""
     used = plain.row_of >= 0
     assert torch.equal(plan.row_of, plain.row_of.to(plan.row_of.device))
-    for name in ("share_of", "slot_of", "tokens_of"):
+    for name in ("slot_of", "first_of", "end_of"):
         assert getattr(plan, name)[used].tolist() == getattr(plain, name)[used].tolist(), name
     for name in ("first_share", "num_shares"):
         assert getattr(plan, name).tolist() == getattr(plain, name).tolist(), name
