@@ -31,8 +31,8 @@ class Reading(NamedTuple):
     is_boxed: bool = False
 
 
-# Rows times heads from which pieces come in boxes, or programs without them are smaller, so that more run at
-# once; and up to which boxes gain. With few, a piece without a box is there as soon.
+# Rows times heads from which pieces come in boxes, or without these programs are smaller, so that more run at
+# once; and up to which boxes gain. Of few rows a program has a piece or two, for which a box comes no sooner.
 MANY_HEADS = NARROW.at_once // 4
 MOST_IN_BOXES = 1152
 

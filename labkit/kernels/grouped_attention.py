@@ -4,7 +4,7 @@ read once.
 
 It does what `split_attention` and `shared_attention` do, with products on tensor cores in the place of sums,
 because a group's queries make a matrix. Where a GPU's TMA brings keys and values in boxes, a piece of tokens
-each, a group of one gains by it, too: asking for a box takes one instruction, and no register until it is
+each, many groups of one gain by it, too: asking for a box takes one instruction, and no register until it is
 there. B requests, S slots, H heads of queries, G heads of keys and values, D head size; query head h belongs
 to group h // (H / G).
 """
@@ -26,7 +26,7 @@ NUMBERS_AT_ONCE = 256  # of parts, that a program asks for before it waits for a
 
 
 class Programs(NamedTuple):
-    """How a launch's programs are made, and how many to make: measured on an H100."""
+    """How a launch's programs are made, and how many to make: measured on an H100 and an H200."""
 
     num_warps: int  # of a program, which reads as many times the tokens of one warp at a time
     num_registers: int  # of a thread, at most

@@ -116,7 +116,7 @@ OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
     ),
     "13": ("against rung 10, where lengths differ", lambda: compared("comparison_ragged_h200")),
     "14": ("where prompts begin alike", lambda: compared("comparison_shared_prefix_h200")),
-    "16": ("with 64 × 512", lambda: compared("comparison_eight_bit_h100")),
+    "16": ("with 64 × 512", lambda: compared("comparison_eight_bit_h200")),
 }
 
 

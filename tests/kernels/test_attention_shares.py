@@ -186,6 +186,18 @@ def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
 
 
 @needs_triton
+@pytest.mark.parametrize("at_once, tokens", [(8, 64), (6, 32)])
+def test_keys_in_boxes(monkeypatch: pytest.MonkeyPatch, at_once: int, tokens: int):
+    """In large ones where each row and head has a program at once, else in small ones."""
+    monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=at_once))
+    monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
+    case = make_case([200, NOBODY, 129], D=64, block_size=64, dtype=torch.float16)
+    plan = plan_for(case.arguments)
+    assert plan.reading(3) == (tokens, 6, True) and not plan.reading(2).is_boxed
+    assert_attends_and_stores(in_shares, case)
+
+
+@needs_triton
 def test_a_workspace_and_a_plan_serve_one_step_after_the_other():
     """Made for a large batch, as an engine does it; what one step leaves is nothing to the next."""
     device = torch.device(KERNEL_DEVICE)

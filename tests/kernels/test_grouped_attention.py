@@ -104,6 +104,16 @@ def assert_transforms(
     assert_stored((case.k_pool, case.v_pool), list(pools_after(expected)), key.to(dtype))
 
 
+@needs_triton
+@pytest.mark.parametrize(
+    "D, dtype", [(64, torch.float16), (128, torch.float16), (64, torch.float32)], ids=str
+)
+def test_a_program_that_has_several_pieces(D: int, dtype: torch.dtype):
+    assert_attends_and_stores(
+        split_in(1), make_case([600, 0, 512], H=1, D=D, block_size=16, group=2, dtype=dtype)
+    )
+
+
 @pytest.mark.parametrize("group, norms, dtype", [*TRANSFORMS, (4, None, torch.float32)], ids=str)
 @pytest.mark.parametrize("append, attention", PACKED)
 def test_prompts_in_chunks(
@@ -173,7 +183,8 @@ full_lengths = [0, 1023, 64, 63, NOBODY, *range(1, 900, 37)]
 @pytest.mark.parametrize("attention", ALL)
 def test_on_a_gpu_groups_at_full_size(attention: Callable, H: int, group: int, D: int, dtype: torch.dtype):
     sizes = {"H": H, "D": D, "block_size": 64, "group": group, "dtype": dtype}
-    assert_attends_and_stores(attention, make_case(full_lengths, **sizes, device="cuda"))
+    for lengths in (full_lengths, full_lengths[:5]):  # the few by wide programs
+        assert_attends_and_stores(attention, make_case(lengths, **sizes, device="cuda"))
     if attention is not paged_attention_append_triton:
         assert_transforms(attention, full_lengths, norms=D == 128, device="cuda", **sizes)
 

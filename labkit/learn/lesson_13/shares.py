@@ -24,12 +24,12 @@ Shares = Callable[[Sequence[int], int], Sequence[int]]
 
 
 def plan_for(num_rows: int) -> SharePlan:
-    """A plan for so many rows of GPT-2 in half precision, not made yet."""
+    """A plan for so many rows of GPT-2 in half precision, without boxes, not made yet."""
     return SharePlan(num_rows, NUM_HEADS, HEAD_DIM, torch.float16, torch.device("cpu"))
 
 
 def pieces_of(lengths: Sequence[int]) -> list[int]:
-    """The pieces of rows of so many tokens, as the programs of rung 13 read them."""
+    """The pieces of rows of so many tokens, as the programs of rung 13 read them where there are no boxes."""
     piece = plan_for(len(lengths)).piece(len(lengths))
     return [-(-length // piece) for length in lengths]
 
