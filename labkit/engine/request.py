@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -173,7 +174,7 @@ class Request:
 
     def complete(self, reason: FinishReason, tokenizer: Tokenizer, error: str | None = None) -> Completion:
         """End the request: make its completion from what was generated so far, keep it and return it."""
-        times = sorted(moment for times in self.time_lists for moment in times)
+        times = sorted(chain.from_iterable(self.time_lists))
         self.completion = Completion(
             self.request_id,
             self.prompt_token_ids,

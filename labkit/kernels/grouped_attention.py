@@ -33,8 +33,9 @@ class Programs(NamedTuple):
     at_once: int
 
 
-# By rows times heads of keys, in 16 bits. With few heads a program has eight warps: more of its tokens are
-# there before the wait, and fewer parts have to be put together.
+# By rows times heads of keys. With few, a program has eight warps in 16 bits: more of its tokens are there
+# before the wait, and fewer parts have to be put together. And the next kernel may begin when it has asked for
+# them; where there are many programs, at once.
 NARROW = Programs(1, 255, 1056)
 WIDE = Programs(8, 255, 132)
 FEW_HEADS = 64
@@ -157,6 +158,7 @@ def launch_grouped(
         BOXED=boxes[0] is not None,
         STAGES=1 if boxes[0] is None else BOX_STAGES,
         LAST=turn_of_last(boxes[0] is not None, programs, k_cache_layer),
+        LOADS_FIRST=B * G <= FEW_HEADS,
         PARTS_AT_ONCE=max(1, NUMBERS_AT_ONCE // block_d),
         num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
         maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
@@ -222,12 +224,13 @@ def _grouped_paged_attn_append_kernel(
     BOXED: tl.constexpr,
     STAGES: tl.constexpr,
     LAST: tl.constexpr,
+    LOADS_FIRST: tl.constexpr,
     PARTS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
     piece, or a share of the plan. Programs without a share come last, and leave."""
-    if EARLY and tl.extra.cuda.num_warps() == 1:  # few and wide ones are faster if they load first
+    if EARLY and not LOADS_FIRST:
         tl.extra.cuda.gdc_launch_dependents()
     g = tl.program_id(0)
     w = tl.program_id(1)
@@ -272,7 +275,7 @@ def _grouped_paged_attn_append_kernel(
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
         if EARLY:
-            if tl.extra.cuda.num_warps() > 1:
+            if LOADS_FIRST:
                 tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
