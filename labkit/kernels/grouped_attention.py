@@ -34,8 +34,8 @@ class Programs(NamedTuple):
 
 
 # By rows times heads of keys. With few, a program has eight warps in 16 bits: more of its tokens are there
-# before the wait, and fewer parts have to be put together. And the next kernel may begin when it has asked for
-# them; where there are many programs, at once.
+# before the wait, and fewer parts have to be put together. And the next kernel may begin once they are asked
+# for; where there are many programs, at once.
 NARROW = Programs(1, 255, 1056)
 WIDE = Programs(8, 255, 132)
 FEW_HEADS = 64
