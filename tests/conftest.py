@@ -76,7 +76,7 @@ def pytest_unconfigure() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """--record: what ran, where, and how it ended."""
     path = config.getoption("--record")
-    if path is None:
+    if path is None or hasattr(config, "workerinput"):  # a worker of pytest-xdist knows its own tests alone
         return
     counts = {outcome: len(reports) for outcome, reports in terminalreporter.stats.items()}
     if not torch.cuda.is_available() or not counts.get("passed"):
