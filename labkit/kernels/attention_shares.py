@@ -31,10 +31,10 @@ class Reading(NamedTuple):
     is_boxed: bool = False
 
 
-# Rows times heads from which pieces come in boxes, or without these programs are smaller, so that more run at
-# once; and up to which boxes gain. Of few rows a program has a piece or two, for which a box comes no sooner.
+# Rows times heads from which programs are smaller, so that more run at once; and from and up to which boxes
+# gain more. Of few rows a program has a piece or two, for which a box comes no sooner.
 MANY_HEADS = NARROW.at_once // 4
-MOST_IN_BOXES = 1152
+LEAST_IN_BOXES, MOST_IN_BOXES = 576, 1152
 
 
 def most_shares(batch_size: int, at_once: int) -> int:
@@ -104,7 +104,7 @@ class SharePlan:
             return Reading(tokens, at_once * 3 // 2)
         if heads < MANY_HEADS:
             return Reading(tokens, at_once)
-        if not self._has_boxes or heads > MOST_IN_BOXES:
+        if not (self._has_boxes and LEAST_IN_BOXES <= heads <= MOST_IN_BOXES):
             return Reading(tokens // 2, at_once * 3 // 2)
         if heads <= at_once * 3 // 4:  # each has a program at once, with room for large boxes
             return Reading(self._box_tokens, at_once * 3 // 4, is_boxed=True)
@@ -151,14 +151,20 @@ def plan_shares_plain(
 
 
 def share_size(pieces: Tensor, at_once: int, most: int) -> int:
-    """Pieces of a share, for rows of so many pieces [B]: the fair size, that of all pieces over the shares at
-    once, or where that would be more than `most` shares a larger one, up to twice as large."""
-    fair = max(1, -(-int(pieces.sum()) // at_once))
+    """Pieces of a share, for rows of so many pieces [B]: from the fair size, that of all pieces over the
+    shares at once, to twice as many.
+
+    The smallest that makes no more than `most` shares. But if some begin when others have ended, the last
+    ends about half a share after the mean; then the smallest of which all run at once, if that ends sooner.
+    """
+    num_pieces = int(pieces.sum())
+    fair = max(1, -(-num_pieces // at_once))
+    latest = (2 * num_pieces + fair * at_once) // (2 * at_once)
     least = -(-pieces // MAX_SHARES)
-    for size in range(fair, 2 * fair, -(-fair // STEPS)):
-        if int((-(-pieces // least.clamp(min=size))).clamp(min=1).sum()) <= most:
-            return size
-    return 2 * fair
+    sizes = [*range(fair, 2 * fair, -(-fair // STEPS)), 2 * fair]
+    shares = {size: int((-(-pieces // least.clamp(min=size))).clamp(min=1).sum()) for size in sizes}
+    together = [size for size in sizes if shares[size] <= at_once and size <= latest]
+    return min(together or [size for size in sizes if shares[size] <= most])
 
 
 def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
@@ -223,13 +229,17 @@ def _plan_shares_kernel(
     pieces = (context_len + PIECE - 1) // PIECE
     least = (pieces + MOST - 1) // MOST  # that a share of the row must have
 
-    fair = tl.maximum((tl.sum(pieces, axis=0) + at_once - 1) // at_once, 1)
+    num_pieces = tl.sum(pieces, axis=0)
+    fair = tl.maximum((num_pieces + at_once - 1) // at_once, 1)
+    latest = (2 * num_pieces + fair * at_once) // (2 * at_once)
     steps = tl.arange(0, 2 * STEPS) * ((fair + STEPS - 1) // STEPS)
     size = tl.minimum(fair + steps, 2 * fair)  # which the last is
     tried = tl.maximum(least[:, None], size[None, :])
     num_tried = tl.maximum((pieces[:, None] + tried - 1) // tried, 1)
     num_all = tl.sum(tl.where(in_batch[:, None], num_tried, 0), axis=0)
+    together = tl.min(tl.where(num_all <= at_once, size, 2 * fair), axis=0)
     chosen = tl.min(tl.where(num_all <= most, size, 2 * fair), axis=0)
+    chosen = tl.where(together <= latest, together, chosen)
 
     sizes = tl.maximum(least, chosen)
     num_shares = tl.where(in_batch, tl.maximum((pieces + sizes - 1) // sizes, 1), 0)

@@ -34,11 +34,11 @@ class Programs(NamedTuple):
 
 
 # By rows times heads of keys. With few, a program has eight warps in 16 bits: more of its tokens are there
-# before the wait, and fewer parts have to be put together. And the next kernel may begin once they are asked
-# for; where there are many programs, at once.
+# before the wait, and fewer parts have to be put together.
 NARROW = Programs(1, 255, 1056)
 WIDE = Programs(8, 255, 132)
 FEW_HEADS = 64
+FEW_OUTPUTS = 1024  # of all heads of a row
 BOX_STAGES = 3  # of the loop over boxes: one piece more is on its way while another has its turn
 
 
@@ -64,14 +64,26 @@ def width_of(head_dim: int) -> int:
     return max(LEAST_SIDE, triton.next_power_of_2(head_dim))
 
 
-def turn_of_last(boxed: bool, programs: Programs, cache: Tensor) -> str:
+def turn_of_last(boxed: bool, programs: Programs, query: Tensor, cache: Tensor) -> str:
     """When a program has its last piece, the only one that may not be full: "first", and all others as they
     come; or in a loop that asks for each a turn ahead, "in line", where it asks for one more that is not
     there, or "behind" it. Measured on an H200."""
     is_wide, D = programs.num_warps > 1, cache.shape[-1]
     if boxed or (is_wide and D > 64):
         return "first"
-    return "behind" if D <= 64 and (is_wide or is_eight_bit(cache)) else "in line"
+    is_small = D <= 64 and query.element_size() == 2  # else there are no registers for it
+    return "behind" if is_small and (is_wide or is_eight_bit(cache)) else "in line"
+
+
+def turn_of_next(batch_size: int, num_heads: int, num_kv_heads: int, head_dim: int) -> str:
+    """When the kernel behind this one may begin, which asks for its weights then, and takes room from this
+    one's programs: "at once", or with few heads "before the wait". Where groups have few outputs, so that
+    there are few weights to ask for, later: "behind the wait", or with many heads "at the end". Measured on
+    an H200."""
+    has_few_heads = batch_size * num_kv_heads <= FEW_HEADS
+    if num_kv_heads < num_heads and num_heads * head_dim <= FEW_OUTPUTS:
+        return "behind the wait" if has_few_heads else "at the end"
+    return "before the wait" if has_few_heads else "at once"
 
 
 def boxes_of(cache: Tensor, tokens: int) -> Any:
@@ -157,8 +169,8 @@ def launch_grouped(
         BLOCK_D=block_d,
         BOXED=boxes[0] is not None,
         STAGES=1 if boxes[0] is None else BOX_STAGES,
-        LAST=turn_of_last(boxes[0] is not None, programs, k_cache_layer),
-        LOADS_FIRST=B * G <= FEW_HEADS,
+        LAST=turn_of_last(boxes[0] is not None, programs, query, k_cache_layer),
+        NEXT=turn_of_next(B, H, G, D),
         PARTS_AT_ONCE=max(1, NUMBERS_AT_ONCE // block_d),
         num_warps=programs.num_warps if query.element_size() == 2 else 8,  # no tensor cores, larger rows
         maxnreg=programs.num_registers,  # else it is compiled for fewer, and keeps numbers in memory
@@ -224,13 +236,13 @@ def _grouped_paged_attn_append_kernel(
     BOXED: tl.constexpr,
     STAGES: tl.constexpr,
     LAST: tl.constexpr,
-    LOADS_FIRST: tl.constexpr,
+    NEXT: tl.constexpr,
     PARTS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
     piece, or a share of the plan. Programs without a share come last, and leave."""
-    if EARLY and not LOADS_FIRST:
+    if EARLY and NEXT == "at once":
         tl.extra.cuda.gdc_launch_dependents()
     g = tl.program_id(0)
     w = tl.program_id(1)
@@ -275,9 +287,11 @@ def _grouped_paged_attn_append_kernel(
         cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
         if EARLY:
-            if LOADS_FIRST:
+            if NEXT == "before the wait":
                 tl.extra.cuda.gdc_launch_dependents()
             tl.extra.cuda.gdc_wait()
+            if NEXT == "behind the wait":
+                tl.extra.cuda.gdc_launch_dependents()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
         query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D, QUERY_NORM, ROTATES)
         own = key_new_ptr + b * key_stride_b + g * key_stride_h
@@ -344,6 +358,8 @@ def _grouped_paged_attn_append_kernel(
                     largest, total, acc, scale, kept, UPCAST,
                 )  # fmt: skip
 
+        if EARLY and NEXT == "at the end":
+            tl.extra.cuda.gdc_launch_dependents()
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
         if (SPLITS == 1 and not PLANNED) or num_parts == 1:
             tl.store(out_place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=in_group)

@@ -150,6 +150,12 @@ def test_shares_are_larger_than_fair_where_they_would_be_too_many():
     assert fair.end_of[0] == 6 * 32
 
 
+def test_shares_are_larger_than_fair_where_some_would_begin_when_others_have_ended():
+    """Of rows of 10 and of 14 pieces, with 132 shares at once, 12 pieces are fair: two shares for each of the
+    longer ones, 192 in all, of which the last 60 would wait. With 15 pieces a row has one."""
+    assert planned(plan_shares_plain, [10 * 16, 14 * 16] * 64).num_shares.tolist() == [1] * 128
+
+
 def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
     plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
     lens, slots = torch.zeros(5, dtype=torch.int32), torch.arange(3)
@@ -191,6 +197,7 @@ def test_keys_in_boxes(monkeypatch: pytest.MonkeyPatch, at_once: int, tokens: in
     """In large ones where each row and head has a program at once, else in small ones."""
     monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=at_once))
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
+    monkeypatch.setattr(attention_shares, "LEAST_IN_BOXES", 6)
     case = make_case([200, NOBODY, 129], D=64, block_size=64, dtype=torch.float16)
     plan = plan_for(case.arguments)
     assert plan.reading(3) == (tokens, 6, True) and not plan.reading(2).is_boxed
