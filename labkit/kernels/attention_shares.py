@@ -154,17 +154,18 @@ def share_size(pieces: Tensor, at_once: int, most: int) -> int:
     """Pieces of a share, for rows of so many pieces [B]: from the fair size, that of all pieces over the
     shares at once, to twice as many.
 
-    The smallest that makes no more than `most` shares. But if some begin when others have ended, the last
-    ends about half a share after the mean; then the smallest of which all run at once, if that ends sooner.
+    The smallest that makes no more than `most` shares. But if some of them begin when others have ended, the
+    last ends about half a share after the mean; then the smallest of which all run at once, if that ends as
+    soon.
     """
     num_pieces = int(pieces.sum())
     fair = max(1, -(-num_pieces // at_once))
-    latest = (2 * num_pieces + fair * at_once) // (2 * at_once)
     least = -(-pieces // MAX_SHARES)
     sizes = [*range(fair, 2 * fair, -(-fair // STEPS)), 2 * fair]
     shares = {size: int((-(-pieces // least.clamp(min=size))).clamp(min=1).sum()) for size in sizes}
-    together = [size for size in sizes if shares[size] <= at_once and size <= latest]
-    return min(together or [size for size in sizes if shares[size] <= most])
+    chosen = next(size for size in sizes if shares[size] <= most)
+    together = next((size for size in sizes if shares[size] <= at_once), 2 * fair)
+    return together if 2 * together * at_once <= 2 * num_pieces + chosen * at_once else chosen
 
 
 def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePlan) -> None:
@@ -231,7 +232,6 @@ def _plan_shares_kernel(
 
     num_pieces = tl.sum(pieces, axis=0)
     fair = tl.maximum((num_pieces + at_once - 1) // at_once, 1)
-    latest = (2 * num_pieces + fair * at_once) // (2 * at_once)
     steps = tl.arange(0, 2 * STEPS) * ((fair + STEPS - 1) // STEPS)
     size = tl.minimum(fair + steps, 2 * fair)  # which the last is
     tried = tl.maximum(least[:, None], size[None, :])
@@ -239,7 +239,8 @@ def _plan_shares_kernel(
     num_all = tl.sum(tl.where(in_batch[:, None], num_tried, 0), axis=0)
     together = tl.min(tl.where(num_all <= at_once, size, 2 * fair), axis=0)
     chosen = tl.min(tl.where(num_all <= most, size, 2 * fair), axis=0)
-    chosen = tl.where(together <= latest, together, chosen)
+    ends_as_soon = 2 * together * at_once <= 2 * num_pieces + chosen * at_once
+    chosen = tl.where(ends_as_soon, together, chosen)
 
     sizes = tl.maximum(least, chosen)
     num_shares = tl.where(in_batch, tl.maximum((pieces + sizes - 1) // sizes, 1), 0)

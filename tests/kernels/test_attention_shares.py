@@ -156,6 +156,16 @@ def test_shares_are_larger_than_fair_where_some_would_begin_when_others_have_end
     assert planned(plan_shares_plain, [10 * 16, 14 * 16] * 64).num_shares.tolist() == [1] * 128
 
 
+def test_shares_that_begin_late_are_taken_where_they_still_end_sooner():
+    """Of rows of 20 and of 28 pieces, 23 in a share make 150, so 18 are late. The mean is 18 pieces, the last
+    would end after 29, and shares of 28 are all at once. Of rows of 20 and of 31, shares of 24 end after 30,
+    and the smallest size of which all are at once is 34."""
+    assert planned(plan_shares_plain, [20 * 16] * 42 + [28 * 16] * 54).num_shares.tolist() == [1] * 96
+    longer = planned(plan_shares_plain, [20 * 16] * 48 + [31 * 16] * 48)
+    assert longer.limits(96) == (132, 162)
+    assert longer.num_shares.tolist() == [1] * 48 + [2] * 48
+
+
 def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
     plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
     lens, slots = torch.zeros(5, dtype=torch.int32), torch.arange(3)

@@ -50,6 +50,14 @@ SPILLED_BY = {
     },
     "3.9": {"_split_paged_attn_append_kernel": 8},
 }
+# And where keys and values have 8 bits, of heads wider than 64: what keeps nothing in memory, of fewer tokens
+# or with more warps, was slower on an H200 (data/latency_variants_h200.json, "spills").
+SPILLED_IN_EIGHT_BITS = {
+    "_packed_attention_kernel": 24,
+    "_shared_paged_attn_append_kernel": 40,
+    "_grouped_paged_attn_append_kernel": 8,
+}
+IN_FLOAT32 = {"_grouped_paged_attn_append_kernel": 128}
 SPILLED_AT_HOME = SPILLED_BY.get(".".join(version("triton").split(".")[:2]), {})
 
 
@@ -87,12 +95,19 @@ def test_every_program_has_room_in_shared_memory(programs: dict[int, list]):
         assert [p for p in compiled if p["shared"] > SHARED_MEMORY[arch]] == []
 
 
+def may_spill(p: dict) -> int:
+    """Bytes of a thread that such a program may keep in memory."""
+    is_native = p["arch"] == NATIVE and p["element_size"] == 2
+    if "kept" in p["case"] and p["blocks"].get("BLOCK_D", 0) > 64 and (is_native or p["element_size"] == 4):
+        return SPILLED_IN_EIGHT_BITS.get(p["kernel"], 0) if is_native else IN_FLOAT32.get(p["kernel"], 12 * 4)
+    return SPILLED_AT_HOME.get(p["kernel"], 0) if is_native else 12 * 4
+
+
 def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: dict[int, list]):
     """Attention's programs are made to fill the native GPU to the last of a thread's 255 registers, so
     elsewhere, and in float32, a few may be missing; what is badly chosen misses hundreds."""
     for p in itertools.chain(*programs.values()):
-        is_native = p["arch"] == NATIVE and p["element_size"] == 2
-        assert p["spilled"] <= (SPILLED_AT_HOME.get(p["kernel"], 0) if is_native else 12 * 4), p  # bytes
+        assert p["spilled"] <= may_spill(p), p
 
 
 def test_no_kernel_is_compiled_anew_for_another_number_of_rows(programs: dict[int, list]):
