@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from compile_kernels import NATIVE, SHARED_MEMORY, TIGHTEST
+from compile_kernels import NATIVE, SHARED_MEMORY, TIGHTEST, VOCABULARY
 
 from labkit import kernels
 from labkit.kernels.tiles import TILES, Tile, staged_bytes, tile_with_room
@@ -57,7 +57,8 @@ SPILLED_IN_EIGHT_BITS = {
     "_shared_paged_attn_append_kernel": 40,
     "_grouped_paged_attn_append_kernel": 8,
 }
-IN_FLOAT32 = {"_grouped_paged_attn_append_kernel": 128}
+# Elsewhere, and in float32, and there with 8 bits of such heads: nobody has measured these.
+ELSEWHERE, EIGHT_BITS_ELSEWHERE = 14 * 4, 40 * 4
 SPILLED_AT_HOME = SPILLED_BY.get(".".join(version("triton").split(".")[:2]), {})
 
 
@@ -97,10 +98,10 @@ def test_every_program_has_room_in_shared_memory(programs: dict[int, list]):
 
 def may_spill(p: dict) -> int:
     """Bytes of a thread that such a program may keep in memory."""
-    is_native = p["arch"] == NATIVE and p["element_size"] == 2
-    if "kept" in p["case"] and p["blocks"].get("BLOCK_D", 0) > 64 and (is_native or p["element_size"] == 4):
-        return SPILLED_IN_EIGHT_BITS.get(p["kernel"], 0) if is_native else IN_FLOAT32.get(p["kernel"], 12 * 4)
-    return SPILLED_AT_HOME.get(p["kernel"], 0) if is_native else 12 * 4
+    kernel, is_native = p["kernel"], p["arch"] == NATIVE and p["element_size"] == 2
+    if "kept" in p["case"] and p["blocks"].get("BLOCK_D", 0) > 64:
+        return SPILLED_IN_EIGHT_BITS.get(kernel, 0) if is_native else EIGHT_BITS_ELSEWHERE
+    return SPILLED_AT_HOME.get(kernel, 0) if is_native else ELSEWHERE
 
 
 def test_no_program_keeps_in_memory_what_belongs_in_registers(programs: dict[int, list]):
@@ -135,11 +136,12 @@ def test_no_kernel_is_left_out(programs: dict[int, list], request: pytest.Fixtur
 
 
 def test_the_stages_of_a_tile_take_what_tiles_are_cut_by(programs: dict[int, list]):
-    """And if there are fewer pieces of inputs than stages, less."""
+    """And if there are fewer pieces of inputs than stages, less. The head of a row adds up over its threads
+    there instead."""
     for arch in set(WITHOUT_WGMMA) & set(programs):
         checked = 0
         for p in programs[arch]:
-            if "BLOCK_K" in p["blocks"]:
+            if "BLOCK_K" in p["blocks"] and f"(1, {VOCABULARY}, " not in p["case"]:
                 staged = staged_bytes(tile_in(p), p["element_size"])
                 assert p["shared"] <= staged, p
                 if p["inputs"] >= 768:

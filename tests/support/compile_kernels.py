@@ -64,6 +64,7 @@ EIGHT_BITS = (torch.uint8, torch.float8_e4m3fn)  # the second from compute capab
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
 BLOCK_SIZES = (16, 64)
+VOCABULARY = 128256
 # Outputs and inputs of products that are not in the table: of GPT-2 XL's layers and of the tiny model's.
 OTHER_PRODUCTS = [(N, K) for E in (1600, 64) for N, K in ((3 * E, E), (4 * E, E), (E, E), (E, 4 * E))]
 
@@ -97,7 +98,7 @@ def held() -> Iterator[Case]:
 def heads_of_a_row(dtype: torch.dtype) -> Iterator[Case]:
     """The head of a single row, held and not."""
     for K in (2048, 4096):
-        yield partial(norm_linear, 1, 128256, K, dtype, False, tiles.head_tile(K, dtype.itemsize))
+        yield partial(norm_linear, 1, VOCABULARY, K, dtype, False, tiles.head_tile(K, dtype.itemsize))
 
 
 def attentions(D: int, dtype: torch.dtype, block_sizes: tuple[int, ...] = (64,)) -> Iterator[Case]:
@@ -145,6 +146,8 @@ def appends(D: int, dtype: torch.dtype) -> Iterator[Case]:
 
 def full(arch: int) -> Iterator[Case]:
     """Every kernel, in every precision, with every tile and head size."""
+    if arch == NATIVE:
+        yield from held()
     yield partial(drafts)
     yield partial(numbers)
     yield partial(verified)
