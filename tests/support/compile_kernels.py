@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -60,7 +60,6 @@ SHARED_MEMORY = {
 }
 NATIVE, TIGHTEST = 90, 86  # TILES were measured on the one; on the other they have the least room
 
-EIGHT_BITS = (torch.uint8, torch.float8_e4m3fn)  # the second from compute capability 8.9 on
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 HEAD_SIZES = (64, 80, 128)
 BLOCK_SIZES = (16, 64)
@@ -127,9 +126,9 @@ def groups(D: int, dtype: torch.dtype) -> Iterator[Case]:
         yield partial(packed, D, dtype, T, P, G=FEW)
 
 
-def in_eight_bits(D: int, dtype: torch.dtype, types: Sequence[torch.dtype]) -> Iterator[Case]:
-    """What rung 16 launches, with each of its types."""
-    for kept in types:
+def in_eight_bits(arch: int, D: int, dtype: torch.dtype) -> Iterator[Case]:
+    """What rung 16 launches, with each type that the GPU has."""
+    for kept in (torch.uint8, torch.float8_e4m3fn) if arch >= 89 else (torch.uint8,):
         for B in (8, 128):
             yield partial(attention, "shares", D, 64, dtype, B, kept=kept)
         for B in (8, 64):
@@ -162,7 +161,7 @@ def full(arch: int) -> Iterator[Case]:
             yield partial(gated, M, N, K, dtype)
         for D in HEAD_SIZES:
             yield from groups(D, dtype)
-            yield from in_eight_bits(D, dtype, EIGHT_BITS if arch >= 89 else EIGHT_BITS[:1])
+            yield from in_eight_bits(arch, D, dtype)
             yield from attentions(D, dtype, BLOCK_SIZES)
             yield from packings(D, dtype, BLOCK_SIZES)
             yield from appends(D, dtype)
@@ -187,7 +186,7 @@ def quick(arch: int) -> Iterator[Case]:
         yield from prefetching(torch.float16)
         yield from held()
         yield from heads_of_a_row(torch.bfloat16)
-        yield from in_eight_bits(64, torch.float16, EIGHT_BITS[:1])
+        yield from in_eight_bits(arch, 64, torch.float16)
         heads = [(64, torch.float16), (128, torch.bfloat16)]
     for D, dtype in heads:
         yield from groups(D, dtype)
