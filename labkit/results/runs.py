@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import chain, groupby, islice, repeat
 from statistics import median
 from typing import ClassVar, Self
 
@@ -125,10 +125,10 @@ class Run(Sample):
         """A run from its JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
         groups = read_as(Groups, raw.get("itl_us"), f"{where}.itl_us")
         check_groups(groups, read_as(tuple[Count, ...], raw.get("new_tokens"), f"{where}.new_tokens"), where)
-        gaps = tuple(seconds for n, us in groups for seconds in [gap / 1e6 for gap in us] * n)
+        each = chain.from_iterable(repeat([gap / 1e6 for gap in us], n) for n, us in groups)
         felt = {**raw, "itl": (), "span": raw.get("seconds")}
         run = read_fields(cls, {**raw, "latency": felt}, where)
-        return replace(run, latency=replace(run.latency, itl=gaps))
+        return replace(run, latency=replace(run.latency, itl=tuple(chain.from_iterable(each))))
 
 
 Groups = tuple[tuple[Count, tuple[float, ...]], ...]

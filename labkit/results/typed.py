@@ -105,7 +105,8 @@ def fit_for(kind: Any) -> Callable[[Any], bool] | None:
     base, *musts = taken_apart(kind)[1] if get_origin(kind) is Annotated else [kind]
     if base not in PLAIN:
         return None
-    return lambda value: all(must.fits(value) for must in (PLAIN[base], *musts))
+    is_of_kind, *fits = [must.fits for must in (PLAIN[base], *musts)]
+    return (lambda value: is_of_kind(value) and all(fit(value) for fit in fits)) if fits else is_of_kind
 
 
 @cache

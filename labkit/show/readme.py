@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 
 import matplotlib
@@ -13,7 +14,7 @@ import pandas as pd
 from labkit.bench.gains import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, LoadsRecord, load, load_all, load_gpu_tests
+from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.results.ranks import RanksRecord
 from labkit.show import reliability
@@ -120,11 +121,17 @@ OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
 }
 
 
+@cache
+def ladder_records() -> list[RunsRecord]:
+    """Those of LADDER_RECORDS; they are large, and asked for by each rung."""
+    return [load(name) for name in LADDER_RECORDS]
+
+
 def step_from(rung: str) -> Comparison:
     """A rung against the rung below, in the ladder's records."""
     numbers = list(LADDER)
     below = numbers[numbers.index(rung) - 1]
-    record = next(r for r in map(load, LADDER_RECORDS) if {below, rung} <= set(r.rates))
+    record = next(r for r in ladder_records() if {below, rung} <= set(r.rates))
     return record.comparison(below, rung)
 
 
@@ -136,7 +143,7 @@ def rungs_table() -> str:
         "| --- | ---: | ---: | --- | --- | ---: |",
     ]
     for number, rung in LADDER.items():
-        measured = [record for record in map(load, LADDER_RECORDS) if number in record.rates]
+        measured = [record for record in ladder_records() if number in record.rates]
         if not measured:
             continue
         rate = measured[0].rate(number)

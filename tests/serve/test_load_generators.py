@@ -51,7 +51,7 @@ def test_a_sweep_of_guidellm_has_no_failed_request(server, tmp_path):
     }
     options = [each for name, value in flags.items() for each in (f"--{name}", value)]
     # Two processes: each is started anew for every strategy, and it would be ten.
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "2"}
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "1"}
     run("guidellm", "run", "--disable-console", *options, env=env)
     totals = [
         each["scheduler_metrics"]["requests_made"] for each in json.loads(told.read_text())["benchmarks"]

@@ -7,17 +7,16 @@ from unittest.mock import patch
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from skeletons import solved_shell, steps_of
+from skeletons import definitions, judged, shell_for, steps_of
 
 from labkit import paths
-from labkit.learn.gates import Gate, Report
 
 
 def mistake_tests(
     notebook: Path, mistakes: Iterable[tuple[int, str, str, str]]
 ) -> tuple[Callable[[], InteractiveShell], Callable]:
-    """Of a notebook's steps: the fixture `shell`, where they have run, filled with their hints, and the test
-    that likely mistakes are refused, and other ways that are right are not.
+    """Of a notebook's steps: the fixture `shell`, where their parts are, filled with their hints, and the
+    test that likely mistakes are refused, and other ways that are right are not.
 
     mistakes: step, what is replaced, by what, words of the verdict; none where it is right.
     """
@@ -26,17 +25,20 @@ def mistake_tests(
     @pytest.fixture(scope="module")
     def shell(tmp_path_factory) -> Iterator[InteractiveShell]:
         with patch.object(paths, "MINE", tmp_path_factory.mktemp("mine")):  # where progress is noted
-            with patch.object(Gate, "check", lambda *_, **__: Report(True, "right")):  # or it takes minutes
-                shell = solved_shell(notebook)
+            shell = shell_for(notebook)
+            for step in steps:
+                shell.run_cell(definitions(step.solved)).raise_error()
             yield shell
 
     @pytest.mark.parametrize(("step", "before", "after", "words"), mistakes, ids=lambda each: str(each)[:30])
-    def judged(shell: InteractiveShell, capsys, step: int, before: str, after: str, words: str) -> None:
-        assert steps[step].solved.count(before) == 1
+    def verdict(shell: InteractiveShell, capsys, step: int, before: str, after: str, words: str) -> None:
+        source = judged(steps[step].solved)
+        assert source.count(before) == 1
         capsys.readouterr()
-        with patch.dict(shell.user_ns):  # the right part again afterwards
-            shell.run_cell(steps[step].solved.replace(before, after))
+        right = dict(shell.user_ns)
+        shell.run_cell(source.replace(before, after))
+        shell.user_ns.update(right)  # and what Triton's interpreter has put beside it stays
         told = " ".join(capsys.readouterr().out.split())
         assert bool(re.match(r"✓|\w+: right\b", told)) != bool(words) and words in told, told
 
-    return shell, judged
+    return shell, verdict

@@ -3,7 +3,6 @@
 import io
 import re
 import tempfile
-from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -40,6 +39,17 @@ class Step:
         return GAP.sub(lambda _: next(rest), self.skeleton)
 
 
+def definitions(source: str) -> str:
+    """A step's cell up to its verdict, which it displays; all of one that displays none."""
+    return source.partition("\ndisplay(")[0]
+
+
+def judged(source: str) -> str:
+    """A step's cell with its verdict, without the line below that measures what the part costs."""
+    part, display, rest = source.partition("\ndisplay(")
+    return part + display + rest.partition("\n")[0]
+
+
 def steps_of(notebook: Path) -> list[Step]:
     """The notebook's cells with gaps, in order."""
     cells = nbformat.read(notebook, as_version=4).cells
@@ -52,22 +62,14 @@ def steps_of(notebook: Path) -> list[Step]:
     ]
 
 
-def solved(notebook: Path) -> tuple[InteractiveShell, Iterator[None]]:
-    """A shell in which the notebook's first two cells have run, the bootstrap and the imports, and the steps
-    to come: each `next` runs one more, with its gaps filled. Step cells need no other cells than these."""
+def shell_for(notebook: Path) -> InteractiveShell:
+    """A shell in which the notebook's first two cells have run, the bootstrap and the imports. Step cells
+    need no other cells than these."""
     cells = nbformat.read(notebook, as_version=4).cells
     sources = [cell.source for cell in cells if cell.cell_type == "code"]
     shell = InteractiveShell()
     for source in sources[:2]:
         shell.run_cell(source).raise_error()
-    return shell, (shell.run_cell(step.solved).raise_error() for step in steps_of(notebook))
-
-
-def solved_shell(notebook: Path) -> InteractiveShell:
-    """The shell when all steps have run, with their gaps filled."""
-    shell, steps = solved(notebook)
-    for _ in steps:
-        pass
     return shell
 
 
@@ -92,11 +94,10 @@ def filled(notebook: Path) -> Filled:
     printed = []
     with tempfile.TemporaryDirectory() as mine, patch.object(paths, "MINE", Path(mine)):
         with redirect_stdout(io.StringIO()):
-            shell, steps = solved(notebook)
-        while True:
+            shell = shell_for(notebook)
+        for step in steps_of(notebook):
             with redirect_stdout(io.StringIO()) as out:
-                if next(steps, steps) is steps:
-                    break
+                shell.run_cell(step.solved).raise_error()
             printed.append(out.getvalue())
         return Filled(shell.user_ns, tuple(printed), progress())
 
