@@ -204,10 +204,11 @@ def models_line() -> str:
     for record in map(load, MODEL_RECORDS):
         device, ratio = record.host.device, record.rate(record.ours) / record.rate(STATIC)
         reached.append(
-            f"{ratio:.2f} times with `{record.model}` ({record.num_requests} × {record.max_new_tokens}, "
-            f"{record.rate(record.ours):,.0f} tokens/s)"
+            f"{ratio:.2f} times as many with `{record.model}` "
+            f"({record.num_requests} × {record.max_new_tokens}, {record.rate(record.ours):,.0f} tokens/s)"
         )
-    return f"On an {device}, {record.ours} makes more tokens than {STATIC}: {' and '.join(reached)}."
+    all_of_them = " and ".join(reached)
+    return f"On an {device}, {record.ours} makes more tokens per second than {STATIC}: {all_of_them}."
 
 
 def loads_text() -> str:

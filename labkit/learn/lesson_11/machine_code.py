@@ -105,7 +105,7 @@ def loads_early(kernel: Any) -> None:
     if loaded < share:
         raise BrokenContract(
             f"weights are loaded before the wait: a thread has loaded {loaded} bytes when it waits, expected "
-            f"{share}, its share of {BLOCK_N} rows of {K} halves."
+            f"{share}, its share of {BLOCK_N} rows of {K} values of 16 bits."
         )
     if loaded > share:
         raise BrokenContract(

@@ -131,7 +131,7 @@ def attend_one(
     BLOCK_T: tl.constexpr,
     d,
 ):
-    """Attention of one query to the cached tokens and its own, all [1, BLOCK_D]: the loop of lesson 03, with
+    """Attention of one query to the cached tokens and its own, all [1, BLOCK_D]: the loop of lesson 07, with
     a softmax piece by piece."""
     largest = tl.sum(query * key, axis=1) * scale  # [1]
     total = tl.zeros_like(largest) + 1
