@@ -84,7 +84,7 @@ def _embed_slots_kernel(
     BLOCK_E: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    b = tl.program_id(0)
+    b = tl.program_id(0).to(tl.int64)  # in a long chunk, b * E passes 2^31
     e = tl.arange(0, BLOCK_E)
     # The kernels behind start each other at once and read slots, tables and cache before they wait, each for
     # the one in front of it alone. So this one, the first of a step, is launched in order and need not wait:

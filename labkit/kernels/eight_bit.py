@@ -126,6 +126,12 @@ def load_scales(cache_ptr, head, pos, live, block_size, D):
     return scales
 
 
+def can_be_read(kept: torch.dtype, head_dim: int) -> bool:
+    """Whether decode attention's kernels can read heads that are kept so: those of 8 bits in words of four
+    values."""
+    return kept.itemsize > 1 or head_dim % 4 == 0
+
+
 @triton.jit
 def load_words(cache_ptr, row, BLOCK_D: tl.constexpr, live, D):
     """Heads, of which the values begin at row [T], with four values in a word: [T, BLOCK_D / 4] int32. As

@@ -126,8 +126,10 @@ def launch_grouped(
     cos, sin, query_norm, key_norm, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     block_d = width_of(D)
-    tokens = max(LEAST_SIDE, tokens)
-    boxes = boxes_of(k_cache_layer, tokens), boxes_of(v_cache_layer, tokens)
+    width = max(LEAST_SIDE, tokens)
+    boxes: tuple[object, object] = (None, None)
+    if shares is None or tokens == width:  # else a share may begin within a box, which would leave its block
+        boxes = boxes_of(k_cache_layer, width), boxes_of(v_cache_layer, width)
     _grouped_paged_attn_append_kernel[(G, B * splits if shares is None else num_shares)](
         query,
         key_new,
@@ -165,7 +167,7 @@ def launch_grouped(
         ROTATES=cos is not None,
         UPCAST=must_upcast(query.dtype),
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
-        BLOCK_T=tokens,
+        BLOCK_T=width,
         BLOCK_D=block_d,
         BOXED=boxes[0] is not None,
         STAGES=1 if boxes[0] is None else BOX_STAGES,

@@ -88,7 +88,8 @@ def silu_gate_triton(x: Tensor) -> Tensor:
 def _silu_gate_kernel(x_ptr, out_ptr, num_outputs, BLOCK: tl.constexpr):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     inputs = 2 * first + tl.arange(0, 2 * BLOCK)
-    x = tl.load(x_ptr + inputs, mask=inputs < 2 * num_outputs, other=0.0).to(tl.float32)
+    # Not 2 * num_outputs, which may pass 2^31:
+    x = tl.load(x_ptr + inputs, mask=inputs // 2 < num_outputs, other=0.0).to(tl.float32)
     gate, up = tl.split(tl.reshape(x, [BLOCK, 2]))
     outputs = first + tl.arange(0, BLOCK)
     out = gate * tl.sigmoid(gate) * up

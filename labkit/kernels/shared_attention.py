@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.attention_shares import MANY_HEADS, MAX_SHARES, SharePlan
-from labkit.kernels.eight_bit import dequantized, quantized, store_scales
+from labkit.kernels.eight_bit import can_be_read, dequantized, quantized, store_scales
 from labkit.kernels.grouped_attention import NARROW, launch_grouped
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
@@ -55,6 +55,8 @@ def paged_attention_append_shares_triton(
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
     check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
+    if not can_be_read(k_cache_layer.dtype, query.shape[-1]):
+        raise ValueError(f"query has heads of {query.shape[-1]} values; in 8 bits they are read by fours")
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]

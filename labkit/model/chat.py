@@ -1,5 +1,6 @@
 """Chat templates: how a checkpoint wants the messages of a conversation written as one text."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from labkit.model.tokenizer import Tokenizer, first_token_ids, is_there
 CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
 # The special tokens that a template may name.
 TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_importing = threading.Lock()  # transformers: of two threads that are its first, one would find half of it
 
 
 class ChatTemplate(NamedTuple):
@@ -33,9 +35,9 @@ class ChatTemplate(NamedTuple):
         messages: each with its "role", such as "system", "user" or "assistant", and its "content". Raises
         RequestError for messages that are none, or that the template refuses.
         """
-        from transformers import PreTrainedTokenizerFast
-
         check_messages(messages)
+        with _importing:
+            from transformers import PreTrainedTokenizerFast
         try:
             renderer = PreTrainedTokenizerFast(tokenizer_object=BackendTokenizer(models.BPE()), **self.tokens)
             text = renderer.apply_chat_template(

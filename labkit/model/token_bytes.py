@@ -19,12 +19,19 @@ def token_bytes(tokenizer: Tokenizer, token_id: int, begins: bool = False) -> by
         text = tokenizer.decode([token_id, token_id])[len(text) :]
     if (text and NO_TEXT not in text) or not isinstance(tokenizer, LibraryTokenizer):
         return text.encode()
+    if not text and not is_special(tokenizer, token_id):  # a space, where the text begins
+        return b""
     name = tokenizer.name_of(token_id) or ""
     if byte := BYTE.fullmatch(name):
         return bytes([int(byte[1], 16)])
     if text and all(character in bytes_by_character() for character in name):
         return bytes(bytes_by_character()[character] for character in name)
     return name.encode()
+
+
+def is_special(tokenizer: Tokenizer, token_id: int) -> bool:
+    """Whether a token adds nothing to any text."""
+    return not tokenizer.decode([token_id, token_id])
 
 
 @cache

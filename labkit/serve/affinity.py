@@ -13,6 +13,8 @@ from labkit.json_file import parse_json
 
 PIECE = 64  # characters: beginnings are compared by whole pieces
 MOST_PIECES = 65_536  # remembered of each replica, about four million characters
+MOST_OF_ONE = 8_192  # pieces of one text: it must not drive all others out
+LARGEST_COMPARED = 2**20  # bytes of a body: to read a larger one would hold up all streams
 SLACK = 8  # requests more than the least loaded replica has, up to which a replica may be preferred
 
 Order = Callable[[int, int, int, int], tuple[int, ...]]  # as `load_then_prefix`
@@ -20,7 +22,9 @@ Order = Callable[[int, int, int, int], tuple[int, ...]]  # as `load_then_prefix`
 
 def beginning(body: bytes) -> str:
     """The text by which requests are compared: the messages or the prompt of a request's body, as JSON, be it
-    a text or token ids. Empty if the body has neither."""
+    a text or token ids. Empty if the body has neither, or is too large to be compared."""
+    if len(body) > LARGEST_COMPARED:
+        return ""
     try:
         given = parse_json("the body", body)
     except ValueError:  # the replica says what is wrong with it
@@ -30,9 +34,10 @@ def beginning(body: bytes) -> str:
 
 
 def prefix_keys(text: str) -> list[int]:
-    """A key for each beginning of a text that is whole pieces long, the shortest first."""
+    """A key for each beginning of a text that is whole pieces long, from the shortest on; MOST_OF_ONE at
+    most."""
     keys, key = [], 0
-    for end in range(PIECE, len(text) + 1, PIECE):
+    for end in range(PIECE, min(len(text), MOST_OF_ONE * PIECE) + 1, PIECE):
         key = hash((key, text[end - PIECE : end]))
         keys.append(key)
     return keys

@@ -29,6 +29,7 @@ from labkit.engine import (
     StreamingServer,
 )
 from labkit.errors import LabkitError, OverloadedError
+from labkit.garbage import uncollected
 from labkit.json_file import parse_json
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.errors import ApiError, api_error
@@ -39,6 +40,7 @@ from labkit.serve.requests import Asked, read_chat, read_completion
 
 PAGE = Path(__file__).with_name("page.html")
 LARGEST_BODY = 8 * 2**20  # bytes; no model's context is as long
+LARGE_BODY = 2**16  # from here on it is parsed in a thread
 SECONDS_TO_SEND = 5.0  # the next part of a body
 API_KEY = "LABKIT_API_KEY"  # the environment variable
 LEFT = "the client has left"
@@ -99,7 +101,9 @@ def with_key(key: str | None, endpoint: Endpoint) -> Endpoint:
 
     async def checked(request: Request) -> Response:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if key and not (scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), key.encode())):
+        if key and not (
+            scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), key.encode())
+        ):
             raise ApiError(401, f"the API key is wrong or missing: send {API_KEY}'s as a bearer token")
         return await endpoint(request)
 
@@ -157,11 +161,12 @@ class Door:
 
     async def refuse(self, request: Request, error: Exception) -> Response:
         """Any error as OpenAI's clients expect it."""
+        headers = getattr(error, "headers", None) or {}  # which methods there are, if this is none
         if status := getattr(error, "status_code", None):  # no such route, or no such method on it
             error = ApiError(status, f"{request.method} {request.url.path} is nothing that this server has")
         told = api_error(error)
         self._count_refused(told)
-        return JSONResponse(told.body, told.status, told.headers)
+        return JSONResponse(told.body, told.status, told.headers | headers)
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -204,6 +209,8 @@ class Door:
             # Whatever is wrong with a request is known with its first token, and still gets its status.
             if (first := await anext(pieces, None)) is None:
                 raise ApiError(499, LEFT)
+            if (completion := first[1].completion) is not None and not completion.token_ids:
+                finish_reason(completion)
             return EventStream(self.frames(first, pieces, asked, form, len(streams)), at_end.pop_all())
 
     def admit(self, num_answers: int) -> None:
@@ -263,6 +270,8 @@ class Door:
                     continue
                 ended[index] = completion
                 self.metrics.observe(completion)
+                if completion.error is not None and (more := answers[index].text(text, token_ids)):
+                    yield more  # what it had until then
                 yield answers[index].end(text, token_ids, finish_reason(completion))
             if len(ended) < num_answers:
                 raise ApiError(499, LEFT)
@@ -352,6 +361,12 @@ async def json_body(request: Request) -> Any:
     except ClientDisconnect:
         raise ApiError(499, LEFT) from None
     try:
-        return parse_json("the body", bytes(body))
+        return await asyncio.to_thread(parsed, bytes(body)) if len(body) > LARGE_BODY else parsed(bytes(body))
     except ValueError as error:
         raise ApiError(400, str(error)) from None
+
+
+def parsed(body: bytes) -> Any:
+    """The body's JSON. Raises ValueError if it is none."""
+    with uncollected():  # of 8 MiB of small lists, collections among them take four fifths of the time
+        return parse_json("the body", body)

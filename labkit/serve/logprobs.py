@@ -14,7 +14,7 @@ from openai.types.completion_choice import Logprobs
 from pydantic import BaseModel
 
 from labkit.engine import TokenLogprobs
-from labkit.model.token_bytes import token_bytes
+from labkit.model.token_bytes import is_special, token_bytes
 from labkit.model.tokenizer import Tokenizer
 
 VERY_UNLIKELY = -9999.0  # OpenAI's way to say so: JSON has no infinity
@@ -26,6 +26,7 @@ class Spelling:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.bytes_of = lru_cache(MOST_SPELLED)(partial(token_bytes, tokenizer))  # of (token_id, begins)
+        self.is_special = lru_cache(MOST_SPELLED)(partial(is_special, tokenizer))
 
     def text_of(self, token_id: int, begins: bool, prefix: str = "") -> str:
         r"""The token's text; of bytes that are no UTF-8 by themselves, \xe2 for each, behind the prefix."""
@@ -47,7 +48,7 @@ class TextLogprobs:
     def __init__(self, spelling: Spelling) -> None:
         self.spelling = spelling
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0  # characters of the answer before the next token's
+        self._length = 0  # characters of the answer so far
         self._begins = True  # whether the next token is the first
 
     def of(self, tokens: Sequence[TokenLogprobs]) -> BaseModel:
@@ -56,15 +57,26 @@ class TextLogprobs:
         texts, offsets, tops = [], [], []
         for token_id, logprob, likeliest in tokens:
             texts.append(self._text_of(token_id))
-            offsets.append(self._offset)
+            offsets.append(self._next_offset(token_id))
             top: dict[str, float] = {}
             for each, value in (*likeliest, (token_id, logprob)):
                 top.setdefault(self._text_of(each), number(value))
             tops.append(top)
-            self._offset += len(self._text.decode(self.spelling.bytes_of(token_id, self._begins)))
             self._begins = False
         logprobs = [number(each.logprob) for each in tokens]
         return Logprobs(tokens=texts, token_logprobs=logprobs, top_logprobs=tops, text_offset=offsets)
+
+    def _next_offset(self, token_id: int) -> int:
+        """Where in the answer the next token's text begins: behind the U+FFFD, which comes with it, of half a
+        character before it."""
+        special = self.spelling.is_special(token_id)
+        raw = b"" if special else self.spelling.bytes_of(token_id, self._begins)
+        more = self._text.decode(raw)
+        self._length += len(more)
+        try:
+            return self._length - len(raw.decode())
+        except UnicodeDecodeError:
+            return self._length - len(more)
 
     def _text_of(self, token_id: int) -> str:
         return self.spelling.text_of(token_id, self._begins, "bytes:")

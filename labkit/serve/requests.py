@@ -14,6 +14,7 @@ from labkit.errors import RequestError
 from labkit.serve.errors import ApiError
 
 MOST_CHOICES = 128  # of one request, as OpenAI has it
+TOOL_ROLES = ("tool", "function")
 MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of a completion, and of a chat, as OpenAI has them
 # Stop strings of a request, and characters of one: each is looked for behind every token. OpenAI has 4.
 MOST_STOPS, LONGEST_STOP = 32, 1000
@@ -140,7 +141,7 @@ def with_text(message: Any) -> Any:
     """A message whose content, if it is in parts, is their text. Raises ApiError for a picture or a sound."""
     if not isinstance(message, dict):
         return message
-    if message.get("tool_calls") or message.get("role") == "tool":
+    if message.get("tool_calls") or message.get("function_call") or message.get("role") in TOOL_ROLES:
         raise ApiError(400, "this server has no tools, and so no messages of tools", "messages")
     if message.get("role") == "developer":  # how newer models' clients say it
         message = message | {"role": "system"}
@@ -178,8 +179,8 @@ def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any
         SCHEMAS[endpoint, is_stream].validate_python(seen)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if "[" not in str(part))
-        raise ApiError(400, f"{where}: {first['msg']}", where or None) from None
+        where = str(first["loc"][0]) if first["loc"] else None  # the field; the rest names OpenAI's own types
+        raise ApiError(400, f"{where}: {first['msg']}", where) from None
     for name, value in given.items():
         if name in READ or name in ACCOUNT or (name in OFF and value == OFF[name]):
             continue
@@ -218,8 +219,10 @@ def prompts_of(prompt: Any) -> list[str | Sequence[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, list) and prompt:
-        if set(map(type, prompt)) == {int}:  # JSON has no other whole numbers, and a prompt may be long
+        if type(prompt[0]) is int and set(map(type, prompt)) == {int}:  # JSON has no other whole numbers
             return [prompt]
+        if len(prompt) > MOST_CHOICES:  # before each is looked at
+            raise ApiError(400, f"there are {len(prompt)} prompts; {MOST_CHOICES} are the most", "prompt")
         if all(isinstance(text, str) for text in prompt):
             return list(prompt)
         if all(isinstance(ids, list) and set(map(type, ids)) <= {int} for ids in prompt):
@@ -251,6 +254,11 @@ def read_asked(
 
 def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:
     """How the tokens are picked. OpenAI draws unless it is told not to, so temperature is 1 by default."""
+    most_name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
+    most = given.get(most_name, default_max_tokens)
+    if given.get("max_tokens", most) != most:
+        message = "max_tokens and max_completion_tokens are two names of one number; send one of them"
+        raise ApiError(400, message, "max_tokens")
     names = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs"} & given.keys()
     chosen = {name: given[name] for name in names}
     if chosen.get("top_k") == -1:  # how vLLM says "off"
@@ -261,10 +269,10 @@ def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParam
         raise ApiError(400, f"ignore_eos must be true or false, not {shown(ignores_eos)}", "ignore_eos")
     try:
         return SamplingParams(
-            max_new_tokens=given.get("max_completion_tokens", given.get("max_tokens", default_max_tokens)),
+            max_new_tokens=most,
             stop_on_eos=not ignores_eos,
             **{"temperature": 1.0, **chosen},
         )
     except RequestError as error:
-        message = str(error).replace("max_new_tokens", "max_tokens")
+        message = str(error).replace("max_new_tokens", most_name)
         raise ApiError(400, message, message.split()[0]) from None

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import assert_no_block_is_lost, make_engine, make_manager, run, tokens_by_request, tokens_of
 from perplexity import perplexity
+from triton_marks import needs_triton
 
 from labkit import LADDER, Completion, SamplingParams, load_model, paths
 from labkit.engine.device import cache_dtype
@@ -129,6 +130,15 @@ def test_a_gpu_without_8_bit_floats_is_told_to_take_integers(monkeypatch):
     assert cache_dtype(torch.float16, INT8, gpu) == torch.uint8
     with pytest.raises(OptionError, match=r"needs a GPU of compute capability 8\.9 or more.* has 8\.6"):
         cache_dtype(torch.float16, FP8, gpu)
+
+
+@needs_triton
+def test_heads_that_are_no_words_of_four_values_are_refused_where_kernels_read_them():
+    plain, by_kernels = (replace(INT8, attention=attention) for attention in ("plain", "triton"))
+    qwen3 = small_llama(config=SMALL_QWEN3)
+    assert qwen3.config.head_dim % 4 and make_engine(qwen3, plain).generate([[1, 2]], SamplingParams(2))
+    with pytest.raises(OptionError, match=f"and this model's have {qwen3.config.head_dim}. Take 'auto'"):
+        make_engine(qwen3, by_kernels)
 
 
 def test_it_is_built_on_prompts_in_chunks():

@@ -178,6 +178,12 @@ def test_a_kernel_that_knows_no_scales_refuses_an_8_bit_cache():
         )
 
 
+@needs_triton
+def test_heads_that_are_no_words_of_four_values_are_refused_by_the_kernel():
+    with pytest.raises(ValueError, match=r"^query has heads of 6 values"):
+        in_shares(**in_eight_bits(make_case([3], D=6), torch.uint8).arguments)
+
+
 def test_an_8_bit_cache_without_room_for_scales_is_refused():
     case = make_case([3])
     bare = {name: case.arguments[name].to(torch.uint8) for name in ("k_cache_layer", "v_cache_layer")}

@@ -27,6 +27,7 @@ from triton_marks import KERNEL_DEVICE, dtypes, needs_triton
 
 from labkit.kernels import (
     HeadTransform,
+    attention_shares,
     kv_append_packed_plain,
     kv_append_packed_triton,
     packed_attention_plain,
@@ -34,6 +35,7 @@ from labkit.kernels import (
     paged_attention_append_plain,
     paged_attention_append_triton,
 )
+from labkit.kernels.attention_shares import SharePlan
 from labkit.kernels.packed_attention import PackedTile
 
 pytestmark = pytest.mark.slow
@@ -105,6 +107,15 @@ def assert_transforms(
 
 
 @needs_triton
+def test_shares_that_begin_within_a_box_stay_in_their_block(monkeypatch: pytest.MonkeyPatch):
+    """Where each query has its own key, as in Llama 2, many rows are cut into pieces of half a box."""
+    monkeypatch.setattr(attention_shares, "MANY_HEADS", 1)
+    assert SharePlan(2, 2, 128, torch.float16, torch.device("cpu"), block_size=64).piece(2) == 8
+    sizes = {"H": 2, "D": 128, "block_size": 64, "dtype": torch.float16}
+    assert_transforms(in_shares, [300, 75], norms=False, group=1, **sizes)
+
+
+@needs_triton
 @pytest.mark.parametrize(
     "D, dtype", [(64, torch.float16), (128, torch.float16), (64, torch.float32)], ids=str
 )
@@ -171,8 +182,9 @@ def test_a_transform_or_group_that_does_not_fit_is_refused(attention: Callable):
 
 # --- on a GPU --------------------------------------------------------------------------------------
 
-# Heads of keys, queries to each, and their size: of SmolLM2-135M, Llama 3.2 1B and Qwen3-0.6B.
-SHAPES = {"smollm2": (3, 3, 64), "llama": (8, 4, 64), "qwen3": (8, 2, 128)}
+# Heads of keys, queries to each, and their size: of SmolLM2-135M, Llama 3.2 1B, Qwen3-0.6B and Llama 2
+# 7B.
+SHAPES = {"smollm2": (3, 3, 64), "llama": (8, 4, 64), "qwen3": (8, 2, 128), "llama2": (32, 1, 128)}
 shapes = pytest.mark.parametrize("H, group, D", SHAPES.values(), ids=SHAPES)
 full_lengths = [0, 1023, 64, 63, NOBODY, *range(1, 900, 37)]
 

@@ -2,9 +2,15 @@
 
 import pytest
 import torch
-from triton_marks import devices, dtypes, needs_triton
+from triton_marks import KERNEL_DEVICE, devices, dtypes, needs_triton
 
-from labkit.kernels import fold_layer_norm, fold_rms_norm, linear_residual_plain, norm_linear_plain
+from labkit.kernels import (
+    fold_layer_norm,
+    fold_rms_norm,
+    library_linear,
+    linear_residual_plain,
+    norm_linear_plain,
+)
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.library_linear import (
     OUTPUTS_PER_PROGRAM,
@@ -78,6 +84,14 @@ def test_a_gate_refuses_what_it_would_read_wrongly(gate, x):
 def test_the_gates_kernel_makes_what_its_plain_twin_does(rows, dtype, device):
     x = torch.randn(rows, OUTPUTS_PER_PROGRAM + 20, device=device, dtype=dtype)
     torch.testing.assert_close(silu_gate_triton(x), silu_gate_plain(x))
+
+
+@needs_triton
+def test_the_gates_kernel_reads_what_is_there_however_much_follows():
+    x = torch.randn(1, 2 * OUTPUTS_PER_PROGRAM, device=KERNEL_DEVICE)
+    out = torch.empty(OUTPUTS_PER_PROGRAM, device=KERNEL_DEVICE)
+    library_linear._silu_gate_kernel[(1,)](x, out, 2**30, BLOCK=OUTPUTS_PER_PROGRAM)
+    torch.testing.assert_close(out, silu_gate_plain(x)[0])
 
 
 @pytest.mark.cuda

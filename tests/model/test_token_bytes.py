@@ -39,6 +39,7 @@ def test_of_pieces_with_bytes():
     tokenizer = pieces()
     assert joined(tokenizer, "To be é😀") == "To be é😀".encode()
     assert token_bytes(tokenizer, 258) == b" be" and token_bytes(tokenizer, 258, begins=True) == b"be"
+    assert token_bytes(tokenizer, 259) == b" " and token_bytes(tokenizer, 259, begins=True) == b""
     assert token_bytes(tokenizer, 0) == b"<s>" and token_bytes(tokenizer, 1 + 0xE2) == b"\xe2"
 
 

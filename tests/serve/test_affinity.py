@@ -2,7 +2,18 @@
 
 import json
 
-from labkit.serve.affinity import PIECE, POLICIES, PrefixAffinity, RoundRobin, beginning, home, prefix_keys
+from labkit.serve.affinity import (
+    LARGEST_COMPARED,
+    MOST_OF_ONE,
+    MOST_PIECES,
+    PIECE,
+    POLICIES,
+    PrefixAffinity,
+    RoundRobin,
+    beginning,
+    home,
+    prefix_keys,
+)
 
 IDLE = {"a": 0, "b": 0}
 HAMLET, RICHARD = "To be, or not to be" * 20, "Now is the winter" * 20
@@ -86,3 +97,8 @@ def test_a_body_is_compared_by_its_messages_or_its_prompt():
     assert beginning(body(messages=messages)) == json.dumps(messages)
     for other in (b"", b"{", b"[1]", b"\xff", body(prompt=None), b"[" * 100_000):
         assert beginning(other) == ""
+
+
+def test_one_long_text_drives_no_other_out_and_one_that_is_too_large_is_not_read():
+    assert len(prefix_keys("a" * (MOST_OF_ONE + 2) * PIECE)) == MOST_OF_ONE < MOST_PIECES
+    assert beginning(body(prompt="a" * LARGEST_COMPARED)) == ""

@@ -14,6 +14,7 @@ from helpers import failing, make_engine
 from http_server import NAME, serving
 from streaming_helpers import wait_for
 
+from labkit.engine.overlap import Batch
 from labkit.serve import engine_client, http
 from labkit.serve.__main__ import is_loopback, make_parser
 from labkit.serve.errors import ApiError
@@ -28,7 +29,15 @@ REFUSED = {  # what a client sends, to which status and which field
     "no token": (GOOD | {"prompt": []}, 400, "prompt"),
     "another model": (GOOD | {"model": "gpt-4"}, 404, "model"),
     "no model": ({"prompt": "a"}, 400, "model"),
+    "more prompts than answers may be": (GOOD | {"prompt": [[1]] * 129}, 400, "prompt"),
     "no tokens": (GOOD | {"max_tokens": 0}, 400, "max_tokens"),
+    "no tokens by the other name": (
+        {"model": NAME, "prompt": "a", "max_completion_tokens": 0},
+        400,
+        "max_completion_tokens",
+    ),
+    "two limits": (GOOD | {"max_completion_tokens": 5}, 400, "max_tokens"),
+    "a stop string of a number": (GOOD | {"stop": [5]}, 400, "stop"),
     "a wrong temperature": (GOOD | {"temperature": -1}, 400, "temperature"),
     "a seed that is no number": (GOOD | {"seed": "x"}, 400, "seed"),
     "answers without number": (GOOD | {"n": 0}, 400, "n"),
@@ -120,7 +129,8 @@ def test_half_a_request_and_no_route_hurt_nobody(door):
     wait_for(lambda: 'status="499"' in httpx.get(f"{door.url}/metrics").text)  # and it is no error of ours
     assert 'status="500"' not in httpx.get(f"{door.url}/metrics").text
     assert post(door, GOOD, "/v1/nothing").json()["error"]["message"].startswith("POST /v1/nothing")
-    assert httpx.get(f"{door.url}/v1/completions").status_code == 405
+    wrong = httpx.get(f"{door.url}/v1/completions")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert post(door, GOOD).status_code == 200
 
 
@@ -151,6 +161,35 @@ def test_a_stream_that_a_failed_step_cuts_short_is_told_so_and_counted(door, mon
     assert post(door, GOOD).status_code == 200
 
 
+def broken_from(door, monkeypatch, num_tokens: int) -> None:
+    """From its token of that number on, logits are no numbers."""
+    accept, calls = door.engine.delivery.accept, count(1)
+    monkeypatch.setattr(Batch, "take", lambda *_: False)  # each token comes by way of `accept`
+    monkeypatch.setattr(
+        door.engine.delivery,
+        "accept",
+        lambda requests, ids: accept(requests, ids if next(calls) < num_tokens else [None] * len(ids)),
+    )
+
+
+def test_a_stream_that_ends_by_logits_that_are_no_numbers_has_all_tokens_before(door, monkeypatch):
+    """Those too that no frame has had yet; and its status, if there are none."""
+    ask, on = GOOD | {"max_tokens": 40}, {"ignore_eos": True}
+    expected = post(door, ask | on | {"max_tokens": 19}).json()["choices"][0]["text"]
+    monkeypatch.setattr(door.streaming.host, "_every", 10.0)
+    with monkeypatch.context() as patched:
+        broken_from(door, patched, 20)
+        texts = []
+        with pytest.raises(openai.APIError, match="finite"):
+            for piece in door.client.completions.create(stream=True, extra_body=on, **ask):
+                texts.append(piece.choices[0].text)
+    assert "".join(texts) == expected
+    with monkeypatch.context() as patched:
+        broken_from(door, patched, 1)
+        assert post(door, ask | on | {"stream": True}).status_code == 500
+    assert post(door, GOOD).status_code == 200
+
+
 def test_log_probabilities_go_to_their_place_whatever_the_text_is():
     scores = SimpleNamespace(of=lambda tokens: SimpleNamespace(model_dump=lambda mode: {"tokens": 1}))
     choice = {"index": 0, "text": TEXT, "finish_reason": None, "logprobs": None}
@@ -166,12 +205,17 @@ def test_log_probabilities_go_to_their_place_whatever_the_text_is():
 
 
 @pytest.mark.parametrize(
-    ("content", "count"),
-    [("a", 51), ([{"type": "image_url", "text": ""}], 1)],
-    ids=["more than tokens", "a picture"],
+    ("message", "count"),
+    [
+        ({"content": "a"}, 51),
+        ({"content": [{"type": "image_url", "text": ""}]}, 1),
+        ({"role": "function", "name": "f", "content": "42"}, 1),
+        ({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}, 1),
+    ],
+    ids=["more than tokens", "a picture", "of a function", "a call of it"],
 )
-def test_messages_that_cannot_be_read_are_refused_before_they_are_written(content, count):
-    messages = [{"role": "user", "content": content}] * count
+def test_messages_that_cannot_be_read_are_refused_before_they_are_written(message, count):
+    messages = [{"role": "user"} | message] * count
     with pytest.raises(ApiError) as refused:
         read_chat({"model": NAME, "messages": messages}, lambda *_: pytest.fail("written"), longest=50)
     assert (refused.value.status, refused.value.param) == (400, "messages")
@@ -233,6 +277,10 @@ def test_metrics_count_what_was_served(door):
 
 
 def test_a_key_is_asked_for_where_there_is_one(monkeypatch):
+    monkeypatch.setenv("LABKIT_API_KEY", "schlüssel")
+    with serving(make_engine()) as door:
+        given = {"Authorization": "Bearer schlüssel".encode()}
+        assert httpx.get(f"{door.url}/v1/models", headers=given).status_code == 200
     monkeypatch.setenv("LABKIT_API_KEY", "secret")
     with serving(make_engine()) as door:
         with pytest.raises(openai.AuthenticationError, match="LABKIT_API_KEY"):

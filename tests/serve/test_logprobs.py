@@ -7,11 +7,13 @@ import openai
 import pytest
 from helpers import make_engine
 from http_server import serving
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from labkit import InferenceEngine, LanguageModel, SamplingParams
-from labkit.engine.sampling import logprobs_of
+from labkit.engine.sampling import TokenLogprobs, logprobs_of
 from labkit.model.chat import ChatTemplate
-from labkit.serve.logprobs import VERY_UNLIKELY, Spelling, number
+from labkit.serve.logprobs import VERY_UNLIKELY, Spelling, TextLogprobs, number
 from labkit.serve.wire import Made, encoded, token_of
 
 PROMPT = "To be, or not"
@@ -56,6 +58,19 @@ def test_a_completion_has_those_of_the_engine_with_each_tokens_text_and_place(do
             assert choice.text[begins : begins + len(token)] == token
         assert 3 <= len(top) <= 4 and top[token] == pytest.approx(logprob, abs=1e-6)
     assert any(token.startswith("bytes:\\x") for token in logprobs.tokens)
+
+
+@given(st.lists(st.integers(0, 2047), min_size=1, max_size=40))
+@example([85, 128, 85, 85])
+@example([85, 0, 85, 85])
+def test_each_tokens_text_is_at_its_offset(tiny, token_ids):
+    """Behind half a character, too, and an end of the text that was ignored."""
+    told = TextLogprobs(Spelling(tiny.tokenizer)).of([TokenLogprobs(each, -1.0, ()) for each in token_ids])
+    text = tiny.tokenizer.decode(token_ids)
+    for token_id, token, offset in zip(token_ids, told.tokens, told.text_offset, strict=True):
+        if token_id != tiny.tokenizer.eos_token_id and not token.startswith("bytes:"):
+            assert text[offset : offset + len(token)] == token
+    assert told.text_offset == sorted(told.text_offset) and told.text_offset[-1] <= len(text)
 
 
 @pytest.mark.slow

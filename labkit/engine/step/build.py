@@ -57,6 +57,7 @@ from labkit.kernels import (
     require_triton,
     triton_status,
 )
+from labkit.kernels.eight_bit import can_be_read
 from labkit.kernels.host_numbers import copy_numbers_triton
 from labkit.kernels.tile_tables import tiles_for
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefixes
@@ -162,6 +163,12 @@ def build_resident_step(
     is_graph = options.launch == "graph" and (device.type == "cuda" or parts.own("launch") is not None)
     if is_graph and device.type == "cuda" and not on_triton:
         raise OptionError("launch = 'graph' cannot capture plain attention; it needs attention = 'triton'")
+    head_dim = kv_manager.k_cache.shape[-1]
+    if on_triton and not can_be_read(kv_manager.k_cache.dtype, head_dim):
+        raise OptionError(
+            f"kv_cache_dtype = '{options.kv_cache_dtype}' needs heads of a multiple of 4 values in Triton's "
+            f"kernels, and this model's have {head_dim}. Take 'auto'"
+        )
     slots = parts["block_tables"](kv_manager, max_batch_size)
     device_step = build_device_step(parts, network, kv_manager, slots, on_triton)
     device_step.sampler = build_sampler(parts, on_triton)

@@ -1,7 +1,6 @@
 """The device's part of a decode step as CUDA graphs (rung 08): captured once, then replayed as a whole."""
 
 import gc
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +12,9 @@ from tqdm import tqdm
 from labkit.engine.sampling import Draws
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.scored import GraphMemory, logits_told
+from labkit.garbage import uncollected
 
 WARMUP_RUNS = 2  # of a step before it is captured: kernels are compiled, libraries prepare what they keep
-
-_collector = threading.RLock()
 
 CapturedStep = tuple[torch.cuda.CUDAGraph, Tensor]  # a graph, and the token ids [B] that a replay leaves
 
@@ -110,12 +108,6 @@ def garbage_collected_before() -> Iterator[None]:
 
     An engine that is collected, with its graphs, in the middle of another engine's capture would spoil that.
     """
-    with _collector:  # it is the whole process's: who leaves first would switch it on for the other one
+    with uncollected():
         gc.collect()
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
+        yield
