@@ -1,10 +1,10 @@
 """The engine: requests in, tokens out, one step at a time."""
 
 import contextlib
-import copy
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -214,7 +214,8 @@ class InferenceEngine:
             tiles=self._tiles,
             cache=self._cache,
             scheduler=self.scheduler.config,
-            counters=copy.deepcopy(self._counters),
+            # A copy in one piece: a step may be under way in another thread.
+            counters=replace(self._counters, finished=dict(self._counters.finished)),
         )
 
     def check_integrity(self) -> None:

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice, repeat, zip_longest
 
 import numpy as np
 
@@ -140,7 +140,18 @@ def prompts_with_params(
     num_prompts, num_params = size_of("prompts", prompts), size_of("params", params)
     if num_params != num_prompts:
         raise RequestError(f"there are {num_prompts} prompts but {num_params} SamplingParams")
-    return zip(read("prompts", prompts), read("params", params), strict=True)
+    return pairs(read("prompts", prompts), read("params", params))
+
+
+def pairs(
+    prompts: Iterator[Prompt], each_params: Iterator[SamplingParams]
+) -> Iterator[tuple[Prompt, SamplingParams]]:
+    """Each prompt with its parameters. Raises RequestError for a list with other items than its size says."""
+    nothing = object()
+    for prompt, params in zip_longest(prompts, each_params, fillvalue=nothing):
+        if prompt is nothing or params is nothing:
+            raise RequestError("prompts or params have another number of items than `len` says of them")
+        yield prompt, params  # type: ignore[misc]  # no longer the fill value
 
 
 def check_params(params: object) -> SamplingParams:

@@ -86,7 +86,8 @@ def warp(logits: Tensor, state: SamplingState) -> Tensor:
 def scaled(logits: Tensor, temperatures: Tensor) -> Tensor:
     """The scores [B, V] float32 of logits [B, V]; the row's largest is 0. temperatures: [B], 0 as tiny."""
     # A shift changes no probability, and of a tiny temperature's quotients none is then +inf.
-    scores = logits.float() - logits.amax(dim=-1, keepdim=True)
+    logits = logits.float()
+    scores = logits - logits.amax(dim=-1, keepdim=True)
     # Dividing by less than the smallest may be dividing by 0, and by more than the largest by inf.
     return scores / temperatures.clamp(FLOAT32.tiny, FLOAT32.max).float()[:, None]
 

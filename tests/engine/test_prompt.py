@@ -160,3 +160,13 @@ def test_what_raises_while_it_is_read_is_refused_by_name():
     with pytest.raises(RequestError, match="the prompt cannot be read: ZeroDivisionError"):
         next(items)
     assert size_of("prompts", "abc") == 3
+
+
+def test_a_list_that_has_other_items_than_its_len_says_is_refused(engine):
+    class Wrong(list):
+        def __len__(self):
+            return 2
+
+    for prompts, params in (([(1,), (2,)], Wrong([GREEDY])), (Wrong([(1,)]), [GREEDY] * 2)):
+        with pytest.raises(RequestError, match="another number of items than `len` says"):
+            engine.generate(prompts, params)

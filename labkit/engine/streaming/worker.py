@@ -276,6 +276,9 @@ class Worker:
 
     def _end_all(self, cause: BaseException | None) -> None:
         """The thread's last act. Whatever is broken, no consumer is left waiting."""
+        with contextlib.suppress(BaseException):  # the ends that a failed step has left to the next one
+            outputs, self.engine.delivery.outbox = self.engine.delivery.outbox, StepOutputs()
+            self.hand_over(outputs)
         with self.lock:
             self._closed = True
             unfinished = list(self._unfinished)

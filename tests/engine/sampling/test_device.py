@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from helpers import make_engine, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling_helpers import random_logits
 from torch import Tensor
 
-from labkit import SamplingParams
+from labkit import LADDER, SamplingParams
 from labkit.engine.sampling import sample, sample_any, sample_greedy, uniform_number
 from labkit.engine.sampling.device import NO_TOKEN
 from labkit.engine.sampling.host import rows_state
@@ -224,3 +226,14 @@ def test_on_a_gpu_a_captured_sampler_gives_the_tokens_of_any_later_inputs(B: int
         assert tokens == [column.tolist() for column in samplers(*tensors_of(seed))]
         seen.add(str(tokens))
     assert len(seen) > 3
+
+
+def test_in_float64_a_search_draws_what_a_sort_does():
+    params = SamplingParams(6, temperature=1.0, top_p=0.9, top_k=40, seed=1, stop_on_eos=False)
+    made = [
+        make_engine(options=replace(LADDER["06"].options, sampler=sampler), dtype=torch.float64).generate(
+            [(1, 2, 3)], params
+        )
+        for sampler in ("sorted", "searched")
+    ]
+    assert tokens_of(made[0]) == tokens_of(made[1])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import count
 
 import async_helpers
 import pytest
@@ -230,6 +231,37 @@ def test_a_server_that_was_not_closed_does_not_keep_python_from_exiting():
         timeout=TIMEOUT,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+def test_an_end_that_a_failed_step_has_left_is_handed_out_when_the_server_is_closed_then(monkeypatch):
+    """And the engine can be used again."""
+    engine = make_engine(decode_first=True, prefill_max_batch_size=1)
+    gate, calls, inside, go_on = Gate(engine), count(1), threading.Event(), threading.Event()
+    launch = engine.prefill.launch
+
+    def fails(*args):
+        if engine.scheduler.waiting and next(calls) == 3:  # behind the decode step that ends `first`
+            inside.set()
+            assert go_on.wait(TIMEOUT)
+            raise Boom
+        return launch(*args)
+
+    monkeypatch.setattr(engine.prefill, "launch", fails)
+    server = StreamingServer(engine)
+    first, *others = gate.submit_all(server.submit, [(1, 2), (3,), (4,)], [SamplingParams(3), LONG, LONG])
+    gate.allow()
+    assert inside.wait(TIMEOUT)
+    closing = start(server.close)
+    wait_for(lambda: server.worker.quitting)
+    go_on.set()
+    closing.result(TIMEOUT)
+    assert tokens_in(list(first)) == tokens_alone((1, 2), SamplingParams(3))
+    for other in others:
+        with pytest.raises(StreamError):
+            list(other)
+    assert not engine.has_work
+    with StreamingServer(engine) as again:
+        assert tokens_in(list(again.submit((5,), GREEDY))) == tokens_alone((5,), GREEDY)
 
 
 # --- on an event loop ------------------------------------------------------------------------------
