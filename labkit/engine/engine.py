@@ -237,8 +237,9 @@ class InferenceEngine:
     def step(self) -> StepOutputs:
         """Run one step and hand out the tokens of all requests made by `add_request`."""
         self._advance()  # an interrupt is raised here, and the tokens wait for the next call
-        # Not by a call: an error on its way back would lose them.
-        outputs, self.delivery.outbox = self.delivery.outbox, StepOutputs()
+        empty = StepOutputs()
+        # Without a call: an error on its way back would lose them, or another thread take them, too.
+        outputs, self.delivery.outbox = self.delivery.outbox, empty
         return outputs
 
     def generate(

@@ -43,11 +43,13 @@ def interrupted_at_line(number, times=1, within="labkit"):
     return at_lines(range(number, number + times), lambda: signal.raise_signal(signal.SIGINT), within)
 
 
-def test_no_signal_is_handled_between_the_hand_over_of_outputs_and_their_return():
+def test_no_signal_is_handled_and_no_thread_runs_from_the_hand_over_of_outputs_to_their_return():
     """Python looks for one in calls and loops."""
-    names = [instruction.opname for instruction in dis.get_instructions(InferenceEngine.step)]
-    behind = names[len(names) - names[::-1].index("STORE_ATTR") :]
-    assert "RETURN_VALUE" in behind and not any(name.startswith(("CALL", "JUMP")) for name in behind)
+    each = [(found.opname, found.argval) for found in dis.get_instructions(InferenceEngine.step)]
+    behind = each[each.index(("LOAD_ATTR", "outbox")) :]
+    names = [name for name, _ in behind]
+    assert ("STORE_ATTR", "outbox") in behind and "RETURN_VALUE" in names
+    assert not any(name.startswith(("CALL", "JUMP")) for name in names)
 
 
 def lines_of(options):
