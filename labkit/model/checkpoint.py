@@ -134,8 +134,7 @@ def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
 def random_network(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Network:
     """The network of a config with GPT-2's initialization (normal, 0.02; norms 1, biases 0), drawn on the
     device in float32; the same seed gives the same weights on devices of a kind."""
-    network = network_without_weights(config)
-    network.to_empty(device=device)
+    network = network_without_weights(config, device)
     network.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
     for module in network.modules():
@@ -161,13 +160,13 @@ class NoInit(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def network_without_weights(config: ModelConfig) -> Network:
-    """The network of a config, of shapes alone: on PyTorch's meta device.
+def network_without_weights(config: ModelConfig, device: torch.device | str = "meta") -> Network:
+    """The network of a config, whose weights are not set; on PyTorch's meta device of shapes alone.
 
     Drawing numbers that take no memory is left out: PyTorch has that done in Python, for which it first
     imports its compiler, and that takes seconds.
     """
-    with torch.device("meta"), NoInit():
+    with torch.device(device), NoInit():
         return ARCHITECTURES[config.model_type](config)
 
 

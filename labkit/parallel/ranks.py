@@ -55,7 +55,6 @@ class TorchRanks(Ranks):
                 timeout=timedelta(seconds=2 * timeout),  # later than ours, which says who is late
                 device_id=self.device if kind == "cuda" else None,
             )
-            self.mesh = dist.init_device_mesh(kind, (dist.get_world_size(),))
             self._store = dist.TCPStore(
                 os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), wait_for_workers=False
             )

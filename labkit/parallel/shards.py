@@ -72,16 +72,13 @@ def cut_network(
     and the biases of sums, which one rank adds, are whole. Raises OptionError for heads of which
     not every rank would have some.
     """
-    from torch.distributed.tensor import Shard, distribute_tensor  # which takes a second to import
-
     config, is_gated = network.config, network.decoder_weights().is_gated
     groups = head_groups(config.num_heads, config.num_kv_heads, ranks.size)
     heads = config.num_heads, config.num_kv_heads
 
     def cut(whole: Tensor, dim: int) -> Tensor:
-        on_device = whole.to(ranks.device, dtype)
-        sharded = distribute_tensor(on_device, ranks.mesh, [Shard(dim)], src_data_rank=None)
-        return sharded.to_local().clone(memory_format=torch.contiguous_format)
+        part = whole.chunk(ranks.size, dim)[ranks.rank].to(ranks.device, dtype)
+        return part.clone(memory_format=torch.contiguous_format)
 
     part = network_without_weights(config)
 

@@ -1,10 +1,13 @@
 """What labkit mends in Triton's interpreter."""
 
+import itertools
+import math
+
 import pytest
 import torch
 from triton_marks import needs_triton
 
-from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers
+from labkit.kernels.interpreter import mend_calls, mend_loops, mend_numbers, mend_types
 from labkit.kernels.triton_runtime import tl, triton
 from labkit.watch import record_accesses
 
@@ -89,6 +92,26 @@ def test_numpy_s_dtypes_are_those_that_the_interpreter_looks_up(monkeypatch):
     for dtype in [*scalars, *(tl.block_type(each, [2]) for each in scalars)]:
         assert interpreter._get_np_dtype(dtype) == look_up(dtype)
     assert asked == scalars  # each once
+
+
+@needs_triton
+@pytest.mark.parametrize("kind", ["block_type", "tensor"])
+def test_types_and_tensors_are_made_once_of_each_shape(monkeypatch, kind):
+    made, each = [], getattr(tl.core, kind)
+    for patched in (tl.core.tensor, tl.core.block_type):
+        monkeypatch.setattr(patched, "__init__", patched.__init__)
+    monkeypatch.setattr(each, "__init__", lambda *given, init=each.__init__: made.append(init(*given)))
+    mend_types(tl.core)
+    elements = [tl.float32, tl.pointer_type(tl.float32), tl.pointer_type(tl.float32, 3)]
+    for _, element, shape in itertools.product(range(2), elements, [(2,), (2, 4), (tl.constexpr(2), 8)]):
+        block = tl.block_type(element, list(shape))
+        scalar, tensor = (tl.core.tensor(handle, type) for handle, type in (("a", element), ("b", block)))
+        sizes = [int(getattr(size, "value", size)) for size in shape]
+        assert (list(block.shape), block.numel, block.element_ty) == (sizes, math.prod(sizes), element)
+        assert ([*map(int, tensor.shape)], int(tensor.numel)) == (sizes, block.numel)
+        assert (tensor.handle, tensor.type, tensor.dtype) == ("b", block, element)
+        assert (scalar.handle, scalar.type, scalar.dtype, len(scalar.shape)) == ("a", element, element, 0)
+    assert len(made) == {"block_type": 9, "tensor": 4}[kind]
 
 
 @triton.jit
