@@ -40,7 +40,7 @@ def mend_numbers(interpreter: ModuleType) -> None:
 
 def mend_types(core: ModuleType) -> None:
     """Let tensors of one shape share it, and blocks of one type what they say of themselves. By itself it
-    makes both anew for each result of an operation, which took it about a fifth of its time. core:
+    makes both anew for each result of an operation, which takes longer than most operations. core:
     `triton.language.core`."""
     make_tensor, make_type = core.tensor.__init__, core.block_type.__init__
     sizes: dict[tuple, dict[str, Any]] = {}
