@@ -85,14 +85,6 @@ SAMPLING = record_of(
 )
 
 
-def test_runs_are_found_by_manner_and_rung():
-    assert SAMPLING.manners == ["greedy", "top-p"] and SAMPLING.rungs == ("11", "12")
-    assert len(SAMPLING.only(manner="top-p", rung="12")) == 4
-    assert SAMPLING.step_us("top-p", "11") == pytest.approx(4e5)
-    with pytest.raises(RecordError, match="no runs of manner 'top-k' and rung '12'"):
-        SAMPLING.step_us("top-k", "12")
-
-
 def test_the_rungs_are_compared_manner_by_manner():
     compared = SAMPLING.comparison("top-p", "11", "12")
     assert compared.speedup == 2 and compared.verdict == "faster"
