@@ -30,8 +30,6 @@ PEERS = record_of(
 def test_engines_are_ours_or_theirs():
     assert PEERS.engines == ["labkit 00", "labkit 10", "transformers", "vllm"]
     assert (PEERS.ours, PEERS.theirs) == ("labkit 10", "vllm")
-    assert PEERS.rate("vllm") == 50
-    assert (PEERS.decode_rate("transformers"), PEERS.decode_rate("vllm")) == (10, None)
     assert PEERS.comparison("vllm", "labkit 10").speedup == pytest.approx(2)
     assert PEERS.same_tokens("vllm") == 3
     with pytest.raises(RecordError, match="no runs of engine 'sglang'; it has labkit 00, "):
