@@ -171,10 +171,8 @@ TILE = Tile(16, 16, 16, 1, 4, 2)
     [
         (TILE._replace(block_m=8), "tile.block_m is 8, expected a power of 2, at least 16"),
         (TILE._replace(block_n=48), "tile.block_n is 48, expected a power of 2"),
-        (TILE._replace(block_k=0), "tile.block_k is 0, expected a power of 2"),
         (TILE._replace(split_k=0), "tile.split_k is 0, expected at least 1"),
         (TILE._replace(num_warps=3), "tile.num_warps is 3, expected a power of 2"),
-        (TILE._replace(num_stages=0), "tile.num_stages is 0, expected at least 1"),
         # A single row may have fewer outputs a program, but not any number.
         (Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4"),
         (Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16"),

@@ -94,30 +94,6 @@ def test_triton_imported_too_early_is_off_says_what_to_do_and_every_rung_runs_wi
     assert mode == "off" and "import labkit first" in reason
 
 
-def test_every_module_imports_without_triton():
-    answer = in_new_process(
-        """
-import importlib, json, pkgutil, sys
-sys.modules["triton"] = None
-import labkit
-from labkit.kernels.triton_runtime import require_triton, triton_status
-walked = [m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.")]
-names = [name for name in walked if not name.endswith(("__main__", "ray_app"))]  # that one needs Ray
-for name in names:
-    importlib.import_module(name)
-try:
-    require_triton()
-except labkit.kernels.triton_runtime.TritonUnavailableError as error:
-    message = str(error)
-print(json.dumps({"names": names, "mode": triton_status().mode, "message": message}))
-"""
-    )
-    assert {"labkit.engine", "labkit.kernels.triton_runtime", "labkit.doctor"} <= set(answer["names"])
-    assert answer["mode"] == "off"
-    assert answer["message"].startswith("Triton is not installed. The plain PyTorch path needs no Triton")
-    assert "labkit.doctor" in answer["message"]
-
-
 def test_absent_triton_leaves_functions_as_they_are():
     absent_triton = absent_tl = AbsentTriton()
 

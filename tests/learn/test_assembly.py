@@ -7,7 +7,6 @@ from labkit import LADDER, paths
 from labkit.engine.parts import PARTS
 from labkit.errors import OptionError
 from labkit.kernels import paged_attention_plain
-from labkit.kvcache import CachedBlockTables
 from labkit.learn.assembly import RETIRED, Assembly
 from labkit.learn.kept import kept
 from labkit.learn.lessons import GATES
@@ -141,11 +140,3 @@ def test_a_kept_part_that_was_proven_is_in_an_engine(monkeypatch, tmp_path):
     write("07", "kv_write", "def raises(*args):\n    raise ValueError('mine')\n\n\nPART = 'raises'\n")
     passed, reports = Assembly(kept()).proven("cpu")
     assert passed.kept == () and "ValueError" in next(iter(reports.values())).text
-
-
-def test_with_nothing_kept_there_is_nothing_to_prove():
-    passed, reports = Assembly(()).proven("cpu")
-    assert passed.kept == () and reports == {}
-    assert isinstance(
-        passed.engine("01", small_model(), device="cpu").decode_step.block_tables, CachedBlockTables
-    )

@@ -106,11 +106,6 @@ def test_a_parts_own_variables_may_be_called_as_something_of_the_notebook(notebo
     assert "WIDTH = 7" in part.source and "torch" not in part.source and "def unused" not in part.source
 
 
-def test_a_part_that_was_kept_works_without_its_notebook(notebook):
-    tensor, sessions, number = keep("01", "block_tables", notebook["Mine"]).load().fill(None, None, (5, 6))
-    assert (tensor.tolist(), sessions, number) == ([11, 11], [5, 6], 2)
-
-
 def test_a_function_can_be_kept(notebook):
     assert keep("03", "kv_write", notebook["times"]).load()(9) == 20
     assert keep("03", "kv_write", notebook["decorated"]).load()()

@@ -29,10 +29,6 @@ def test_no_word_is_broken_and_no_number_loses_its_sign():
     assert "-0.065" in wrapped("number " * 13 + "is -0.065, expected").split("\n")[1]
 
 
-def test_what_fits_stays_on_one_line():
-    assert wrapped("locate: right, in all 100 random calls.") == "locate: right, in all 100 random calls."
-
-
 def test_whatever_is_said_of_the_readers_work_is_printed_so():
     """The question of a prediction, the verdict on an exercise, a gate's report."""
     question = Prediction("Rows made anew per step, on average, with 64 requests of 12 layers", "rows")

@@ -2,8 +2,6 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
@@ -114,19 +112,6 @@ def test_imports_run_one_way():
         known = {name.split(".")[1] for name in names if name.startswith("labkit.")}
         reached[path] = known & above.get(path.parts[0], set())
     assert {path: rooms for path, rooms in reached.items() if rooms} == {}
-
-
-@pytest.mark.slow
-def test_drawing_needs_no_engine():
-    """Not by way of another module either: what is drawn was recorded, or read from a file."""
-    code = (
-        "import sys, labkit.show\n"
-        "above = ('labkit.engine', 'labkit.watch', 'labkit.bench', 'labkit.kvcache')\n"
-        "engines = [m for m in sys.modules if m.startswith(above)]\n"
-        "assert not engines, engines"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
 
 
 @pytest.mark.slow

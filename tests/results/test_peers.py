@@ -30,8 +30,6 @@ PEERS = record_of(
 def test_engines_are_ours_or_theirs():
     assert PEERS.engines == ["labkit 00", "labkit 10", "transformers", "vllm"]
     assert (PEERS.ours, PEERS.theirs) == ("labkit 10", "vllm")
-    assert PEERS.rate("vllm") == 50
-    assert (PEERS.decode_rate("transformers"), PEERS.decode_rate("vllm")) == (10, None)
     assert PEERS.comparison("vllm", "labkit 10").speedup == pytest.approx(2)
     assert PEERS.same_tokens("vllm") == 3
     with pytest.raises(RecordError, match="no runs of engine 'sglang'; it has labkit 00, "):
@@ -83,14 +81,6 @@ SAMPLING = record_of(
     max_new_tokens=16,
     max_batch_size=4,
 )
-
-
-def test_runs_are_found_by_manner_and_rung():
-    assert SAMPLING.manners == ["greedy", "top-p"] and SAMPLING.rungs == ("11", "12")
-    assert len(SAMPLING.only(manner="top-p", rung="12")) == 4
-    assert SAMPLING.step_us("top-p", "11") == pytest.approx(4e5)
-    with pytest.raises(RecordError, match="no runs of manner 'top-k' and rung '12'"):
-        SAMPLING.step_us("top-k", "12")
 
 
 def test_the_rungs_are_compared_manner_by_manner():

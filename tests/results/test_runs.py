@@ -1,8 +1,6 @@
 """Runs of a workload, and what a record of them says of its rungs."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made_records import run_of, runs_record
 
 from labkit.results import Run
@@ -47,10 +45,3 @@ def test_gaps_are_grouped_by_requests_that_have_the_same():
     assert grouped([5, 5, 5], [2, 2, 2]) == [[3, [5]]]
     assert grouped([5, 6], [3, 1, 1]) == [[1, [5, 6]], [2, []]]
     assert grouped([5, 6], [9, 9]) == [[1, [5, 6]]]  # chunks, not tokens
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=3), min_size=1, max_size=6))
-def test_no_gap_is_lost_in_groups(gaps):
-    flat = [gap for own in gaps for gap in own]
-    groups = grouped(flat, [len(own) + 1 for own in gaps])
-    assert [gap for count, own in groups for gap in own * count] == flat

@@ -120,7 +120,7 @@ MISTAKES = [
     (MASKED, "+ offsets, mask=inside", "+ offsets", "program 2 loads x[10], x[11], but x ends with x[9]"),
     (MASKED, "offsets < n", "offsets <= n", "program 2 stores out[10], but out ends with out[9]"),
     (MASKED, INSIDE, f"    raise SystemExit\n{INSIDE}", "raised SystemExit"),
-    (MASKED, INSIDE, f"    while n > 0:\n        n *= 2\n{INSIDE}", "a program does not end"),
+    (MASKED, INSIDE, f"    while n > 0:\n        n += 1\n{INSIDE}", "a program does not end"),
     (MASKED, GRADE, "grade(None)", "expected a kernel, a function with `@triton.jit`, not None"),
     (MASKED, GRADE, UNWRITTEN, "add_one: not attempted yet."),
     (SUMS, "rows[:, None] * stride", "rows[:, None] * 0", "out[1] is 10, expected 26"),

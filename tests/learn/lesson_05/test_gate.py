@@ -56,7 +56,6 @@ MISTAKES = [
     (APPEND, LAST + PLACES + WRITE + COUNT, WHILE_COLLECTING, "run out of blocks in the middle of the"),
     (APPEND, COUNT, PUT_BACK, "expected for none"),
     (FAST, '                self.append_paths["in_place"] += 1', "                pass", "appended 8 tokens"),
-    (FAST, " or self.block_refcounts[ids[-1]] > 1", "", "Others hold this block: `ready_block` copies it"),
     (FAST, "    def last_records", UNSAID, "lists [] were said to have changed, expected [0, 1, 2, 3]"),
 ]  # fmt: skip
 

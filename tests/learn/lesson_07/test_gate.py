@@ -23,7 +23,8 @@ FIRST_LAYER = """    copying = False
             return super().copy_on_write(layer_idx, block_id)
         finally:
             self.copying = False"""
-FROM_ONE = f"    def layer_offset(self, layer_idx):\n        return 1\n\n{LAYERS}"
+FROM_ONE = "    def layer_offset(self, layer_idx):\n        return 1\n\n"
+FROM_ONE += LAYERS.replace("slice(None)", "list(range(self.num_layers))")
 READY = """            if self.append_takes_block(block_ids):
                 self.ready_block(table_idx, block_ids)
                 changed.append(b)
@@ -52,7 +53,6 @@ MISTAKES = [
     (TABLE, "return 1", "return num_layers", "there are 2 tables for the gate's 2 layers, expected 1."),
     (TABLE, "slice(None)", "slice(0, 6)", "layers_of(0) is slice(0, 6, None), and pool[layers_of(0), 0] is"),
     (TABLE, LAYERS, FIRST_LAYER, "belong to another token in layer 1. try A block id names a place in all"),
-    (TABLE, "slice(None)", "list(range(self.num_layers))", ""),
     (TABLE, LAYERS, FROM_ONE, ""),
     (RESERVE, "    def reserve", HOLDER, "after this one not every block is accounted for"),
     (RESERVE, COUNT, EVERY_LAYER, "A token has the same place in every layer, so it counts once."),

@@ -1,13 +1,13 @@
-"""Lesson 08: what a capture is on this machine, steps that are padded, and what cannot be replayed."""
+"""Lesson 08: what a capture is on this machine, and of which rows there can be none."""
 
 import pytest
 from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER
 from labkit.learn.lesson_08.graphs import capturing
-from labkit.watch import ToyGraph, capture, device_step_of
+from labkit.watch import ToyGraph, device_step_of
 
-RESIDENT, BELOW, THIS = (LADDER[n].options for n in ("06", "07", "08"))
+BELOW = LADDER["07"].options
 
 
 def test_without_a_gpu_a_capture_is_a_toy_whose_tokens_lie_where_a_replay_leaves_them():
@@ -33,9 +33,3 @@ def test_a_capture_of_rows_that_the_engine_has_no_slots_for_is_an_error(size):
         pytest.raises(ValueError, match=f"a graph of {size} rows, but max_batch_size is 3"),
     ):
         capture(size, True)
-
-
-def test_a_padding_row_is_what_rung_06_cannot_have():
-    engine = make_engine(options=RESIDENT, max_batch_size=2)
-    with pytest.raises((RuntimeError, IndexError), match="-1 is out of bounds"):
-        capture(device_step_of(engine), 2, True)

@@ -35,14 +35,15 @@ BY_RANK = "V = scores.shape[-1]\n    keys = ordered(scores) * V + torch.arange(V
 FEWER = STEPS[TOP_K].solved.partition("def my_top_k")[0].replace("49", "40") + "def my_top_p"
 CUT = "my_top_p(my_top_k(scores, top_ks), top_ps)"
 BY_SLOT = "last_token_ids[slot_mapping] = token_ids.clamp(min=0)"
+BY_COPY = "last_token_ids.index_copy_(0, slot_mapping, token_ids.clamp(min=0))"
+WHO_DRAWS = COUNT.replace("1", "(temperatures > 0)")
 MISTAKES = [
     (DRAW, "(temperatures > 0) & ", "", "row 2 of 24 is token 4, expected 0."),
     (DRAW, "draws)[:, None]", "draws)[:1, None]", "its random number is"),
     (DRAW, " & (token_ids >= 0)", "", "a row without finite logits has no token"),
     (DRAW, BY_SLOT, BY_SLOT.replace("slot_mapping", ": len(token_ids)"), "last_token_ids[0], of no row of"),
-    (DRAW, BY_SLOT, "last_token_ids.index_copy_(0, slot_mapping, token_ids.clamp(min=0))", ""),
     (DRAW, "draws + 1", "draws + 2", "a step counts one random number per row that draws"),
-    (DRAW, "draws + 1", "draws + (temperatures > 0)", ""),
+    (DRAW, f"{BY_SLOT}\n{COUNT}", f"{BY_COPY}\n{WHO_DRAWS}", ""),
     (DRAW, COUNT, LATE, "other moves and this"),
     (DRAW, COUNT, f"{COUNT}\n    logits[temperatures > 0].sum()", "the sampler asked for `index`"),
     (DRAW, SCALE, f"logits.copy_({SCALE})", "logits are only read"),

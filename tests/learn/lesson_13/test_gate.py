@@ -45,7 +45,7 @@ MISTAKES = [
     (SHARES, f"return {COUNTS}", f"return [min(16, count) for count in {COUNTS}]", "with requests of [40,"),
     (SHARES, f"return {COUNTS}", f"return __import__('torch').tensor({COUNTS})", ""),
     (SHARES, "    size = 1", "    pieces.sort()\n    size = 1", "changed its argument"),
-    (SHARES, "size += 1", "pass", "the search has no end"),
+    (SHARES, "    size = 1", "    size = 1\n    while size == 1:\n        pass", "the search has no end"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

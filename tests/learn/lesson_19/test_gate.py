@@ -26,7 +26,6 @@ ALL_FIRST = "for text, completion in [piece async for piece in pieces]"
 FOR_NOBODY = f"{LEFT}            yield event(reply.error(RuntimeError('nobody is there')))\n"
 WAIT = '    while (await receive())["type"] != "http.disconnect":\n        pass'
 MISTAKES = [
-    (HELD, LONGEST, "return 0", "is its longest end with which a stop string begins"),
     (HELD, "in stop\n", "in stop[:1]\n", "is its longest end with which a stop string begins"),
     (HELD, "max(sizes", "min(sizes", "longest end"),
     (HELD, LONGEST, "return min(len(text), max(map(len, stop)) - 1)", "No end of the text"),

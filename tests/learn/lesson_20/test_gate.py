@@ -23,14 +23,12 @@ SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(
 BIAS = "        self.bias = linear.bias"
 CHECKED = "check_layer(MyInt8Linear)"
 MISTAKES = [
-    (MATRIX, RETURNED, "weight, torch.ones_like(scale)", "int8 found for a drawn matrix they are torch.f"),
     (MATRIX, "torch.int8", "torch.uint8", "torch.uint8, expected torch.int8"),
     (MATRIX, "dim=1", "dim=0", "one scale per row"),
     (MATRIX, ".abs()", "", "whatever its sign, becomes 127"),
     (MATRIX, ".round()", ".trunc()", "rounded to the nearest"),
     (MATRIX, "(weight / scale)", "weight.div_(scale)", "changed in place"),
     (MATRIX, "torch.where(scale == 0, 1, scale)", "scale", "a scale is a finite number above 0 found for a"),
-    (MATRIX, RETURNED, RETURNED.removesuffix(", scale"), "expected two tensors"),
     (MATRIX, f"return {RETURNED}", "pass", "gave None, expected two tensors"),
     (MATRIX, RETURNED, f"[{RETURNED}]", ""),
     (MATRIX, "    scale = weight", "    weight = weight.float()\n    scale = weight", ""),
