@@ -8,16 +8,9 @@ from labkit.watch import Positions
 # --- which way a run's writes went, and how often Triton would compile for their slots -----------------
 
 
-def steps_by_path(run: Positions, batch_size: int) -> dict[str, int]:
-    """How many decode steps there were, how many took the full-batch path, how many of those had the whole
-    batch, and how many took the generic path."""
-    full = [step for step in run.steps if step.path == "full_batch"]
-    return {
-        "decode steps": len(run.steps),
-        "full_batch": len(full),
-        "of them with the whole batch": sum(len(step.slots) == batch_size for step in full),
-        "generic": sum(step.path == "generic" for step in run.steps),
-    }
+def steps_by_path(run: Positions) -> dict[str, int]:
+    """How many decode steps took the full-batch path, and how many the generic one."""
+    return {path: sum(step.path == path for step in run.steps) for path in ("full_batch", "generic")}
 
 
 def compiled_for(argument: int) -> str:

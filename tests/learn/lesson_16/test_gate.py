@@ -17,6 +17,7 @@ MISTAKES = [
     (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "numbers has shape"),
     (QUANTIZE, " / 127)", " / 255)", "of its own head at most"),
     (QUANTIZE, ".round()", "", "numbers are whole"),
+    (QUANTIZE, ".round()", ".floor()", "of its own head at most"),
     (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does"),
     (ATTEND, "(scores * key_scales)", "scores", "The scales of the keys are missing"),
     (ATTEND, " * value_scales", "", "The scales of the values are missing"),
