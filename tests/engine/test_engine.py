@@ -105,8 +105,9 @@ def test_cached_prompts_are_evicted_before_anybody_is_preempted():
 # --- what it tells of itself -----------------------------------------------------------------------
 
 
-def test_stats_count_what_was_done():
-    engine = make_engine(max_batch_size=2, prefix_cache=False)
+@pytest.mark.parametrize(("rung", "written"), [("00", {}), ("05", {"identity_pos": 4, "full_batch": 4})])
+def test_stats_count_what_was_done(rung, written):
+    engine = make_engine(options=LADDER[rung].options, max_batch_size=2, prefix_cache=False)
     for prompt in [(1, 2, 3), (4, 5, 6, 7, 8), (9,)]:
         engine.add_request(prompt, SamplingParams(3))
     engine.step()
@@ -123,7 +124,7 @@ def test_stats_count_what_was_done():
     assert (counters.decoded_tokens, counters.preemptions, counters.finished) == (6, 0, {"length": 3})
     assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
     # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
-    assert stats.append_paths == {"boundary": 2, "in_place": 10}
+    assert stats.append_paths == {"boundary": 2, "in_place": 10} | written
 
 
 @pytest.mark.slow
