@@ -6,8 +6,7 @@ import time
 import weakref
 
 import pytest
-import torch
-from helpers import GREEDY, make_engine, run, small_model, tokens_alone, tokens_of
+from helpers import GREEDY, make_engine, run, tokens_alone, tokens_of
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 
@@ -165,10 +164,3 @@ def test_what_is_not_asked_for_is_as_the_docstrings_say():
     assert CacheConfig() == CacheConfig(64, None, True, 256, None)
     assert SchedulerConfig() == SchedulerConfig(None, None, None, "fifo", 32, False, 512)
     assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True, 0.0, ())
-
-
-def test_the_model_that_was_handed_in_is_not_changed():
-    engine = InferenceEngine(small_model(), LADDER["00"].options, device="cpu", dtype=torch.float64)
-    assert engine.generate([(1, 2, 3)], GREEDY)[0].token_ids == tokens_alone((1, 2, 3), GREEDY)
-    assert (engine.model.dtype, small_model().dtype) == (torch.float64, torch.float32)
-    assert make_engine().model is small_model()  # nothing to convert, so no copy
