@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -28,15 +29,17 @@ EACH = [
 ]
 
 
+reference_of = cache(transformers_model)
+
+
 @torch.inference_mode()
 def check(model: LanguageModel, done: Completion, num_top: int | None, atol: float = 2e-5) -> None:
     """Every token of a completion has what transformers' model says, if its request asked."""
     assert len(done.logprobs) == (0 if num_top is None else len(done.token_ids))
     if num_top is None or not done.token_ids:
         return
-    reference = transformers_model(model)
     input_ids = torch.tensor([[*done.prompt_token_ids, *map(int, done.token_ids)]], device=model.device)
-    logits = reference(input_ids).logits[0, len(done.prompt_token_ids) - 1 : -1].cpu()
+    logits = reference_of(model)(input_ids).logits[0, len(done.prompt_token_ids) - 1 : -1].cpu()
     for token_id, row, logprobs in zip(
         done.token_ids, logits.log_softmax(dim=-1), done.logprobs, strict=True
     ):

@@ -3,9 +3,9 @@
 import sys
 
 import torch
-from helpers import make_manager
-from reservations import prompted
+from helpers import kv_numbers, make_manager
 
+from labkit.engine import InferenceSession
 from labkit.kvcache import PrefixCache
 
 MODULUS = sys.hash_info.modulus  # whole numbers that differ by it have the same hash
@@ -18,7 +18,8 @@ def test_prompts_whose_hashes_are_the_same_never_mix():
     manager = make_manager()
     prefix_cache = PrefixCache(manager, max_entries=9)
     for prompt in prompts[:2]:
-        session = prompted(manager, 0, len(prompt))
+        session = InferenceSession(manager)
+        session.append_prompt(*kv_numbers(manager, 0, len(prompt)))
         prefix_cache.insert(prompt, session.block_ids_per_layer, torch.zeros(1))
         session.release()
     assert prefix_cache.lookup(prompts[2]) is None and prefix_cache.lookup(prompts[3]) is None

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 NUM, LONGEST, MOST_NEW, CLIENTS = 200, 60, 20, 80
 
 
-def flooded(rung: str, policy: str, progress=lambda num_ended: None, device="cpu"):
+def flooded(rung: str, policy: str, device="cpu"):
     wishes = draw_wishes(random.Random(5), NUM, LONGEST, MOST_NEW)
     engine = flood_engine(LADDER[rung].options, wishes, policy, device, room_for=12)
-    return wishes, Flood(engine, wishes, CLIENTS).run(rung, progress)
+    return wishes, Flood(engine, wishes, CLIENTS).run(rung)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_flood_leaves_nothing_behind(rung):
     tracemalloc.start()
     try:
         for _ in range(3):
-            Flood(engine, wishes, CLIENTS).run(rung, lambda num_ended: None)
+            Flood(engine, wishes, CLIENTS).run(rung)
             gc.collect()
             behind.append(tracemalloc.get_traced_memory()[0])
     finally:

@@ -1,7 +1,7 @@
 """The host's sampler: its random numbers, and a batch whose rows do not disturb each other."""
 
 import torch
-from sampling_helpers import random_logits, sampled
+from sampling_helpers import sampled
 
 from labkit import SamplingParams
 from labkit.engine.sampling import sample, uniform_number
@@ -24,12 +24,6 @@ def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
 
 
 # --- sampling a batch ------------------------------------------------------------------------------
-
-
-def test_greedy_rows_take_the_likeliest_token_whatever_else_is_set():
-    logits = random_logits(3, 100)
-    params = [SamplingParams(), SamplingParams(top_k=1), SamplingParams(top_p=0.1, seed=4)]
-    assert sample(logits, params, [0.1, 0.5, 0.9]) == logits.argmax(dim=-1).tolist()
 
 
 def test_huge_but_finite_logits_still_give_a_token():

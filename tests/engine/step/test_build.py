@@ -135,18 +135,11 @@ def test_on_a_gpu_graphs_of_plain_attention_are_refused(tiny):
 
 @pytest.mark.parametrize(
     ("rung", "launch"),
-    [("00", "eager"), ("07", "eager"), ("08", "eager: graphs need a CUDA GPU")],
+    [("00", "eager"), *((rung, "eager: graphs need a CUDA GPU") for rung in ("08", "09"))],
 )
-def test_an_engine_says_how_it_launches_and_why_not_by_graphs(rung, launch):
-    assert make_engine(options=LADDER[rung].options).stats().launch == launch
-
-
-@pytest.mark.parametrize(
-    "options", [LADDER["00"].options, CUDA_GRAPHS, FUSED_AND_SPLIT], ids=["00", "08", "09"]
-)
-def test_an_engine_without_tiles_says_so(options):
-    engine = make_engine(options=replace(options, attention="plain"))
-    assert engine.stats().tiles == "none: the products are PyTorch's"
+def test_an_engine_says_how_it_launches_and_that_it_has_no_tiles(rung, launch):
+    stats = make_engine(options=replace(LADDER[rung].options, attention="plain")).stats()
+    assert (stats.launch, stats.tiles) == (launch, "none: the products are PyTorch's")
 
 
 @pytest.mark.slow

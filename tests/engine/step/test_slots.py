@@ -9,7 +9,6 @@ from devices import CPU, CUDA
 from helpers import kv_numbers, make_manager
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reservations import kinds, reserve
 from torch import Tensor
 
 from labkit import SamplingParams
@@ -22,6 +21,7 @@ from labkit.kvcache import MutableInfoBlockManager, OneTableBlockManager
 # --- the slots -------------------------------------------------------------------------------------
 
 MAX_BATCH = 3
+kinds = pytest.mark.parametrize("kind", [MutableInfoBlockManager, OneTableBlockManager])
 PARAMS = [
     SamplingParams(),
     SamplingParams(temperature=0.7, top_k=40, top_p=0.95, seed=7),
@@ -30,6 +30,15 @@ PARAMS = [
     SamplingParams(temperature=1 / 3, seed=2**70 + 5),
     SamplingParams(temperature=0.5),  # a seed of its own
 ]
+
+
+def reserve(sessions: list[InferenceSession]) -> list[list[int]]:
+    """Room for one more token behind each; which lists changed, in each table. Nobody counts it yet."""
+    manager = sessions[0].kv_manager
+    return [
+        manager.reserve_token_batch(i, [s.block_ids_per_layer[i] for s in sessions])
+        for i in range(manager.num_tables)
+    ]
 
 
 def row_of(session: InferenceSession, table_idx: int) -> list[int]:
@@ -133,7 +142,7 @@ class World:
     def update(self) -> None:
         """Reserve and tell the device: it then knows all, and was sent what it could not know and no more."""
         before = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
-        changed = reserve(*self.sessions)
+        changed = reserve(self.sessions)
         after = [[row_of(s, i) for i in range(self.manager.num_tables)] for s in self.sessions]
         self.slots.sent = {}
         sessions = self.sessions
@@ -268,7 +277,7 @@ def test_after_a_follow_that_failed_and_a_forget_the_device_is_told_all(kind, fa
     with monkeypatch.context() as patch:
         patch.setattr(world.slots, fails, boom)
         with pytest.raises(KeyboardInterrupt):
-            world.slots.update(list(world.running), world.sessions, reserve(*world.sessions))
+            world.slots.update(list(world.running), world.sessions, reserve(world.sessions))
             world.slots.deliver()
     world.slots.discard()
     world.slots.forget(world.sessions)
