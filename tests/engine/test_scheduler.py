@@ -281,15 +281,17 @@ def test_those_who_join_count_as_served_and_keep_a_block_for_their_next_token():
     assert ids(each.request for each in scheduler.admit(1)) == [1]
 
 
-def test_those_who_join_come_behind_those_who_run_and_make_way_before_them():
-    scheduler = scheduler_with(1, 2, 3)
+def test_those_who_join_come_behind_those_who_run_and_make_way_before_them_the_newest_first():
+    scheduler = scheduler_with(1, 2, 3, 4)
     scheduler.admit(100)
     scheduler.join(list(scheduler.joining)[:2])
-    assert ids(scheduler.requests) == [0, 1, 2]
-    scheduler.preempt_newest()
-    assert ids(scheduler.waiting) == [2]
-    scheduler.preempt_newest()
-    assert ids(scheduler.waiting) == [1, 2] and ids(scheduler.running) == [0]
+    assert ids(scheduler.requests) == [0, 1, 2, 3]
+    for waiting in ([3], [2, 3], [1, 2, 3]):
+        scheduler.preempt_newest()
+        assert ids(scheduler.waiting) == waiting
+    scheduler.admit(100)
+    scheduler.put_back(list(scheduler.joining)[1:])
+    assert ids(scheduler.requests) == [0, 1, 2, 3] and ids(scheduler.waiting) == [2, 3]
 
 
 @pytest.mark.parametrize("rung", ["00", "13", "14"])
