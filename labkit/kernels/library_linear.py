@@ -11,6 +11,7 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import NormLinear, RowStatistics, normalized
 from labkit.kernels.residual_sum import residual_sum_triton
+from labkit.kernels.row_norm import row_norm_plain, row_norm_triton
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 OUTPUTS_PER_PROGRAM = 1024
@@ -55,6 +56,25 @@ def linear_residual_library(
     if bias is None:
         return torch.addmm(residual, x, weight.t()), None
     return F.linear(x, weight, bias).add_(residual), None  # a product takes one of the two
+
+
+def linear_into_residual(
+    x: Tensor,  # [M, K]
+    weight: Tensor,  # [N, K]
+    offset: Tensor | None,  # [N] float32
+    residual: Tensor,  # [M, N]
+    *,
+    behind: NormLinear,
+) -> tuple[Tensor, RowStatistics]:
+    """residual + x @ weight.T [M, N], written into the residual by the product itself, and the statistics of
+    its rows, with them behind the norm of the product `behind`.
+
+    offset: all biases until here, which a product that adds to its output cannot add as well. The residual
+    goes without them, and they are added to its rows wherever a norm reads these. Raises ValueError for an
+    offset that does not fit, and PyTorch's errors for a product that does not.
+    """
+    row_norm = row_norm_triton if x.is_cuda else row_norm_plain
+    return residual, row_norm(residual.addmm_(x, weight.t()), offset, behind)
 
 
 # --- the gate -------------------------------------------------------------------------------------------

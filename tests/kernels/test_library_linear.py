@@ -14,6 +14,7 @@ from labkit.kernels import (
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.library_linear import (
     OUTPUTS_PER_PROGRAM,
+    linear_into_residual,
     linear_residual_library,
     norm_linear_library,
     silu_gate_plain,
@@ -48,6 +49,18 @@ def test_before_a_residual_which_stays_as_it_is(bias):
     out, statistics = linear_residual_library(x, WEIGHT, bias, residual)
     assert statistics is None and torch.equal(residual, kept)
     torch.testing.assert_close(out, linear_residual_plain(x, WEIGHT, bias, residual)[0])
+
+
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_into_a_residual_which_goes_without_the_biases(bias):
+    x, residual = torch.randn(M, K), torch.randn(M, N)
+    behind = fold_layer_norm(torch.ones(N), torch.zeros(N), 1e-5, torch.randn(K, N), None)
+    expected, _ = linear_residual_plain(x, WEIGHT, bias, residual)
+    out, statistics = linear_into_residual(x, WEIGHT, bias, residual, behind=behind)
+    assert out is residual
+    torch.testing.assert_close(out if bias is None else out + bias, expected)
+    made = norm_linear_library(out, statistics, behind)
+    torch.testing.assert_close(made, norm_linear_library(expected, None, behind), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.cuda

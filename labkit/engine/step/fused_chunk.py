@@ -3,6 +3,9 @@
 T rows of the chunk, P prompts, H heads, G heads of keys and values, D head size, E embedding, V vocabulary.
 """
 
+from functools import partial
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -10,6 +13,7 @@ from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer, Rows, by_library, suited
 from labkit.kernels import PackedRows
+from labkit.kernels.library_linear import linear_into_residual, norm_linear_library
 from labkit.kernels.tiles import ROWS
 from labkit.model import Network
 from labkit.model.decoder_weights import split_heads
@@ -57,7 +61,8 @@ class ChunkLayers(FusedDeviceStep):
         )
         x, statistics = kernels.linear_residual(attended.flatten(1), *layer.attention_out, x[last_rows])
         inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=not layer.mlp_in.is_gated)
-        return self.logits(kernels.linear_residual(inner, *layer.mlp_out, x)[0])
+        x, statistics = kernels.linear_residual(inner, *layer.mlp_out, x)
+        return self.gathered(norm_linear_library(x, statistics, self.head))
 
     def _through(self, num_layers: int, token_ids: Tensor, positions: Tensor) -> Rows:
         """What leaves the first layers [T, E], with the statistics of its rows."""
@@ -75,6 +80,27 @@ def with_rounded_biases(layer: FusedLayer) -> FusedLayer:
         for product in (layer.qkv, layer.mlp_in)
     )
     return layer._replace(qkv=qkv, mlp_in=mlp_in)
+
+
+def with_biases_so_far(layers: list[FusedLayer]) -> list[FusedLayer]:
+    """The layers with the sum of all biases so far, in float32, where each adds its own to the residual: what
+    `linear_into_residual` takes."""
+    products = [product for layer in layers for product in (layer.attention_out, layer.mlp_out)]
+    _, *offsets = accumulate([None, *(product.bias for product in products)], added)
+    return [
+        layer._replace(
+            attention_out=layer.attention_out._replace(bias=first),
+            mlp_out=layer.mlp_out._replace(bias=second),
+        )
+        for layer, first, second in zip(layers, offsets[::2], offsets[1::2], strict=True)
+    ]
+
+
+def added(offset: Tensor | None, bias: Tensor | None) -> Tensor | None:
+    """offset + bias in float32, of which either may be absent."""
+    if bias is None:
+        return offset
+    return bias.float() if offset is None else offset + bias.float()
 
 
 class FusedChunkStep(ChunkStep):
@@ -95,6 +121,15 @@ class FusedChunkStep(ChunkStep):
         self.few = ChunkLayers(step, attention, suited(kernels, step.layers[0], network.ranks))
         self.many = ChunkLayers(step, attention, by_library(kernels, step.layers[0], network.ranks))
         self.many.layers = [with_rounded_biases(layer) for layer in step.layers]
+        if network.ranks.size == 1:
+            self._sum_in_products()
+
+    def _sum_in_products(self) -> None:
+        """Let the products of many rows add to the residual, which then need not be read again for it."""
+        many = self.many
+        add = partial(linear_into_residual, behind=many.layers[0].qkv)
+        many.kernels = many.kernels._replace(linear_residual=add)
+        many.layers = with_biases_so_far(many.layers)
 
     def __call__(self, numbers: Tensor) -> Tensor:
         is_few = self.layout.num_rows(numbers) <= MOST_ROWS

@@ -16,10 +16,10 @@ from labkit.engine.scheduler import Joining
 from labkit.engine.step import fused_chunk
 from labkit.engine.step.chunk import ChunkStep
 from labkit.engine.step.fused import FusedLayer
-from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep, with_rounded_biases
+from labkit.engine.step.fused_chunk import MOST_ROWS, FusedChunkStep, with_biases_so_far, with_rounded_biases
 from labkit.engine.step.graphed_chunk import GraphedChunkStep
 from labkit.kernels import NormLinear
-from labkit.kernels.library_linear import linear_residual_library
+from labkit.kernels.library_linear import linear_into_residual
 from labkit.model import LinearWeights, small
 
 PACKED = LADDER["13"].options
@@ -110,7 +110,7 @@ def test_its_weights_are_those_of_the_decode_step():
     assert step.few.layers is decoding.layers
     for own, lent in zip(step.many.layers, decoding.layers, strict=True):
         assert all(a.weight is b.weight for a, b in zip(own.products, lent.products, strict=True))
-    assert step.many.kernels.linear_residual is linear_residual_library  # no kernel makes the norm behind it
+    assert step.many.kernels.linear_residual.func is linear_into_residual
     assert step.few.head is step.many.head is decoding.head
 
 
@@ -120,6 +120,18 @@ def test_biases_of_the_librarys_products_have_the_weights_dtype():
     layer = with_rounded_biases(FusedLayer(norm_linear, linear, norm_linear._replace(bias=None), linear))
     assert layer.qkv.bias.equal(bias.bfloat16()) and layer.qkv.weight is weight
     assert layer.mlp_in.bias is None
+
+
+def test_biases_are_summed_up_to_each_product():
+    """Also where only some products have one."""
+    empty = LinearWeights(torch.zeros(2, 2), None)
+    plain = FusedLayer(empty, empty, empty, empty)
+    has_bias = plain._replace(mlp_out=empty._replace(bias=torch.tensor([1.0, 2.0]).half()))
+    layers = with_biases_so_far([plain, has_bias, has_bias])
+    offsets = [product.bias for layer in layers for product in (layer.attention_out, layer.mlp_out)]
+    assert offsets[:3] == [None] * 3
+    assert [offset.tolist() for offset in offsets[3:]] == [[1, 2], [1, 2], [2, 4]]
+    assert {offset.dtype for offset in offsets[3:]} == {torch.float32}
 
 
 @pytest.mark.parametrize("changed", [{"latency": "exposed"}, {"launch": "eager"}])
