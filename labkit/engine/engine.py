@@ -235,10 +235,15 @@ class InferenceEngine:
     # --- the ways to drive it ----------------------------------------------------------------------
 
     def step(self) -> StepOutputs:
-        """Run one step and hand out the tokens of all requests made by `add_request`."""
+        """Run one step and hand out the tokens of all requests made by `add_request`.
+
+        Where threads take turns, a step may hand out what another thread's step made, or leave all to that.
+        """
         self._advance()  # an interrupt is raised here, and the tokens wait for the next call
-        empty = StepOutputs()
+        empty, is_inside = StepOutputs(), self.guard.is_inside
         # Without a call: an error on its way back would lose them, or another thread take them, too.
+        if self.guard.inside and not is_inside:  # one that came in meanwhile may be changing them: they wait
+            return empty
         outputs, self.delivery.outbox = self.delivery.outbox, empty
         return outputs
 
