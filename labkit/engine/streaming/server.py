@@ -74,8 +74,6 @@ class StreamingServer:
                 f"tokenize_workers must be a whole number of 0 (none) or more, "
                 f"not {shown(self.tokenize_workers)}"
             )
-        if self.engine.has_work:
-            raise OptionError("the engine has unfinished requests: step it to their end or cancel them first")
 
     # --- what `labkit.serve` asks of what serves it -------------------------------------------------
 

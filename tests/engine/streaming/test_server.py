@@ -28,6 +28,7 @@ from streaming_helpers import (
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
+from labkit.engine.streaming.worker import Worker
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
 from labkit.paths import ROOT
 
@@ -126,9 +127,28 @@ def test_a_request_that_the_engine_refuses_after_all_fails_alone(submit_to, monk
         assert tokens_in(read(submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
 
 
-def test_an_engine_with_requests_of_its_own_is_refused():
+def test_a_server_whose_engine_breaks_as_a_request_is_queued_serves_no_more(monkeypatch):
     engine = make_engine()
-    engine.add_request((1, 2, 3), GREEDY)
+
+    def breaks(request):
+        with engine.guard.bookkeeping:
+            raise Boom
+
+    monkeypatch.setattr(engine, "_enqueue", breaks)
+    with StreamingServer(engine) as server:
+        for error in (Boom, StreamError):
+            with pytest.raises(error):
+                list(server.submit((1, 2, 3), GREEDY))
+
+
+def test_an_engine_with_requests_of_its_own_is_refused_also_if_they_come_as_the_server_starts(monkeypatch):
+    engine, start_worker = make_engine(), Worker.start
+
+    def queue_and_start(worker):
+        engine.add_request((1, 2, 3), GREEDY)
+        start_worker(worker)
+
+    monkeypatch.setattr(Worker, "start", queue_and_start)
     with pytest.raises(OptionError, match="unfinished requests"):
         StreamingServer(engine)
 
