@@ -16,14 +16,7 @@ from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
 from labkit.engine.request import Completion
 from labkit.engine.sampling import SamplingParams
-from labkit.errors import (
-    BrokenEngineError,
-    EngineBusyError,
-    OptionError,
-    OverloadedError,
-    RequestError,
-    StreamError,
-)
+from labkit.errors import LabkitError, OptionError, OverloadedError, RequestError, StreamError
 
 # What a stream's queue holds: tokens, with the completion if they are the last; or why there are no more.
 Piece = tuple[tuple[int, ...], Completion | None]
@@ -162,7 +155,7 @@ class Worker:
                 self.engine.guard.name = "a StreamingServer"
                 self._has_engine.set_result(None)
                 self._serve()
-        except (OptionError, EngineBusyError, BrokenEngineError) as error:
+        except LabkitError as error:
             self._has_engine.set_exception(error)
 
     def _serve(self) -> None:
