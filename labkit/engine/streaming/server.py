@@ -134,18 +134,18 @@ class StreamingServer:
         check_params(params)
         worker = self.worker
         pool = self._pool if isinstance(prompt, str) else None
-        with worker.lock:  # so that closing the pool is before all of this or after it
-            worker.register(submission, self.max_inflight_requests)
-            if pool is not None:
-                pool.submit(worker.tokenize, submission, prompt, params)
-        if pool is None:
-            try:
+        try:
+            with worker.lock:  # so that closing the pool is before all of this or after it
+                worker.register(submission, self.max_inflight_requests)
+                if pool is not None:
+                    pool.submit(worker.tokenize, submission, prompt, params)
+            if pool is None:
                 # It only reads what never changes, so the worker may be in the middle of a step.
                 token_ids = self.engine.check_prompt(prompt, params)
-            except BaseException:
-                worker.forget(submission)
-                raise
-            worker.ask(Worker.add, submission, token_ids, params)
+                worker.ask(Worker.add, submission, token_ids, params)
+        except BaseException:
+            worker.forget(submission)
+            raise
 
     def decoder(self, params: SamplingParams) -> TextDecoder:
         """What turns the tokens of a stream into text."""

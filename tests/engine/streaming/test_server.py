@@ -79,6 +79,14 @@ def test_text_that_others_tokenize_is_refused_by_the_stream(submit_to):
         assert tokens_in(read(submit("ab", GREEDY))) == tokens_alone((97, 98), GREEDY)
 
 
+def test_a_text_for_which_no_thread_can_be_started_takes_no_room(monkeypatch):
+    with serving(tokenize_workers=1, max_inflight_requests=1) as server:
+        with monkeypatch.context() as patched, pytest.raises(Boom):
+            patched.setattr(threading.Thread, "start", failing(threading.Thread.start))
+            server.submit("ab", GREEDY)
+        assert tokens_in(read(server.submit("ab", GREEDY))) == tokens_alone((97, 98), GREEDY)
+
+
 def test_when_there_are_too_many_unfinished_requests_submit_refuses(submit_to):
     engine = make_engine()
     gate = Gate(engine)
