@@ -192,7 +192,7 @@ class InferenceEngine:
                     f"there is no request {shown(request_id)} here; it may have ended "
                     "(request_id is the whole number that add_request returned)"
                 )
-            return self.delivery.cancel(request)
+            return self.delivery.end(request, FinishReason.CANCELLED)
 
     @property
     def has_work(self) -> bool:

@@ -24,7 +24,7 @@ from streaming_helpers import TIMEOUT, nobody_waits_for_ever, serving, start  # 
 from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit import LADDER, SamplingParams
-from labkit.engine import StepOutputs, StreamingServer
+from labkit.engine import StepOutputs, StreamingServer, delivery
 from labkit.engine import engine as engine_module
 from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
@@ -123,6 +123,26 @@ def test_an_error_as_the_guard_is_entered_leaves_the_engine_to_others():
         start(come_in).result(TIMEOUT)
     guard.__exit__(None, None, None)
     assert n > 8
+
+
+def test_of_a_request_whose_cancellation_was_stopped_no_token_is_lost():
+    """As by a timeout, whose signal does not wait; or the engine says that it cannot go on."""
+
+    def fail():
+        raise TimeoutError
+
+    for n in count(1):
+        engine = make_engine()
+        number = engine.add_request(PROMPTS[0], GREEDY)
+        engine.generate([PROMPTS[4]], SamplingParams(3))  # its first tokens wait for a step
+        with suppress(TimeoutError), at_lines((n,), fail, within=delivery.__file__):
+            engine.cancel(number)
+        if engine.guard.is_broken:
+            continue
+        if number not in engine.delivery.requests:
+            break
+        assert tokens_by_request(run(engine)) == {number: EXPECTED[0]}, n
+    assert n > 8 and not engine.has_work
 
 
 # --- one driver at a time ----------------------------------------------------------------------------------
