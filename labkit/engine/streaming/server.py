@@ -57,7 +57,7 @@ class StreamingServer:
         self._pool = ThreadPoolExecutor(tokenize_workers, "labkit-tokenize") if tokenize_workers else None
         self.worker = Worker(engine, stream_interval)
         # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
-        self._stop_worker = weakref.finalize(self, self.worker.stop)
+        weakref.finalize(self, self.worker.stop)
         self.worker.start()
 
     def __repr__(self) -> str:
@@ -157,8 +157,7 @@ class StreamingServer:
         A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
         it holds the loop up until that step has ended.
         """
-        self._stop_worker()
-        self.worker.thread.join()  # two threads may close at once
+        self.worker.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

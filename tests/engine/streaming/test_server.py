@@ -25,9 +25,11 @@ from streaming_helpers import (
     tokens_in,
     wait_for,
 )
+from traced import at_lines
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
+from labkit.engine.streaming import worker
 from labkit.engine.streaming.worker import Worker
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
 from labkit.paths import ROOT
@@ -214,6 +216,17 @@ def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
         closing.result(TIMEOUT)
         assert len(begun) == 1
     assert all(t == () and "the server was closed" in str(e) for t, e in told)
+
+
+def test_a_close_that_was_interrupted_can_be_called_again():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    server = StreamingServer(make_engine())
+    with pytest.raises(KeyboardInterrupt), at_lines([1], interrupt, within=worker.__file__):
+        server.close()
+    server.close()
+    assert labkit_threads() == []
 
 
 def test_two_threads_may_close_a_server_and_both_wait_for_its_end():
