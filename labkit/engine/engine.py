@@ -240,7 +240,7 @@ class InferenceEngine:
         Where threads take turns, a step may hand out what another thread's step made, or leave all to that.
         """
         self._advance()  # an interrupt is raised here, and the tokens wait for the next call
-        empty, is_inside = StepOutputs(), self.guard.is_inside
+        is_inside, empty = self.guard.is_inside, StepOutputs()
         # Without a call: an error on its way back would lose them, or another thread take them, too.
         if self.guard.inside and not is_inside:  # one that came in meanwhile may be changing them: they wait
             return empty
