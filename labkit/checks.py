@@ -62,7 +62,11 @@ def named(value: object) -> str:
 def repr_of_changes(config: Any) -> str:
     """The repr of a dataclass, without fields that have their defaults: "SamplingParams(top_k=40)"."""
     values = [(field.name, getattr(config, field.name), field.default) for field in fields(config)]
-    changed = [f"{name}={value!r}" for name, value, default in values if value != default]
+    changed = [
+        f"{name}={shown(value) if is_whole(value) else repr(value)}"  # Python writes no very long number
+        for name, value, default in values
+        if value != default
+    ]
     return f"{type(config).__name__}({', '.join(changed)})"
 
 

@@ -144,20 +144,17 @@ class Delivery:
     # --- ends --------------------------------------------------------------------------------------
 
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
-        """End a request, wherever it is."""
+        """End a request, wherever it is. If it is cancelled, nobody wants what waits for the next `step`."""
         with self._bookkeeping:
             keep_text_of(self._prefix_cache, request, self._scheduler.running.get(request), reason)
             self._scheduler.remove(request)
             del self.requests[request.request_id]
             completion = request.complete(reason, self._tokenizer, error)
             self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
-            if reason is not FinishReason.CANCELLED:
+            if reason is FinishReason.CANCELLED:
+                self.outbox = self.outbox.without(request.request_id)
+            else:
                 made_one = reason is not FinishReason.ERROR
                 self._hand_out(request, request.output_token_ids[-1] if made_one else None)
             self.of_step.discard(request.request_id)
         return completion
-
-    def cancel(self, request: Request) -> Completion:
-        """End a request whose tokens nobody wants any more, those that wait for the next `step` included."""
-        self.outbox = self.outbox.without(request.request_id)
-        return self.end(request, FinishReason.CANCELLED)

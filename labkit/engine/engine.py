@@ -192,7 +192,7 @@ class InferenceEngine:
                     f"there is no request {shown(request_id)} here; it may have ended "
                     "(request_id is the whole number that add_request returned)"
                 )
-            return self.delivery.cancel(request)
+            return self.delivery.end(request, FinishReason.CANCELLED)
 
     @property
     def has_work(self) -> bool:
@@ -235,10 +235,15 @@ class InferenceEngine:
     # --- the ways to drive it ----------------------------------------------------------------------
 
     def step(self) -> StepOutputs:
-        """Run one step and hand out the tokens of all requests made by `add_request`."""
+        """Run one step and hand out the tokens of all requests made by `add_request`.
+
+        Where threads take turns, a step may hand out what another thread's step made, or leave all to that.
+        """
         self._advance()  # an interrupt is raised here, and the tokens wait for the next call
-        empty = StepOutputs()
+        is_inside, empty = self.guard.is_inside, StepOutputs()
         # Without a call: an error on its way back would lose them, or another thread take them, too.
+        if self.guard.inside and not is_inside:  # one that came in meanwhile may be changing them: they wait
+            return empty
         outputs, self.delivery.outbox = self.delivery.outbox, empty
         return outputs
 

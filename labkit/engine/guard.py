@@ -62,7 +62,7 @@ class Guard:
         self._engine = weakref.ref(engine)
         # The thread inside, by DRIVER. No lock: an error could come between taking it and noting who has it.
         # `setdefault` does both at once.
-        self._inside: dict[str, int] = {}
+        self.inside: dict[str, int] = {}
         self._depth = 0
         self._handler: object = None  # whom an interrupt is for; None: it does not wait
         self._is_interrupted = False
@@ -70,11 +70,11 @@ class Guard:
     @property
     def is_inside(self) -> bool:
         """Whether it is this thread that is inside."""
-        return self._inside.get(DRIVER) == threading.get_ident()
+        return self.inside.get(DRIVER) == threading.get_ident()
 
     def __enter__(self) -> None:
         me = threading.get_ident()
-        if self._inside.get(DRIVER) == me:
+        if self.inside.get(DRIVER) == me:
             if self.is_broken:
                 raise BrokenEngineError(BROKEN)
             self._depth += 1
@@ -82,7 +82,7 @@ class Guard:
         handler = self._whom_interrupts_are_for()
         try:
             self._have_interrupts_wait(handler)
-            if self._inside.setdefault(DRIVER, me) != me:
+            if self.inside.setdefault(DRIVER, me) != me:
                 raise EngineBusyError(
                     f"{self.name} drives this engine, and an engine has one driver at a time: wait until it "
                     "is done, submit to the server if there is one, or build a second engine"
@@ -91,8 +91,8 @@ class Guard:
                 raise BrokenEngineError(BROKEN)
             self._depth, self._handler = 1, handler
         except BaseException:
-            if self._inside.get(DRIVER) == me:
-                del self._inside[DRIVER]
+            if self.inside.get(DRIVER) == me:
+                del self.inside[DRIVER]
             self._hand_back(handler)
             raise
 
@@ -120,7 +120,7 @@ class Guard:
     def _leave(self) -> None:
         handler, self._handler = self._handler, None
         self.name = ANOTHER
-        del self._inside[DRIVER]
+        del self.inside[DRIVER]
         self._hand_back(handler)
 
     @staticmethod

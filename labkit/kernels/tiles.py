@@ -50,6 +50,7 @@ def can_be_boxed(matrix: Tensor) -> bool:
 # --- tiles for any GPU, and the rule ---------------------------------------------------------------------
 
 ENOUGH_PROGRAMS = 100  # of an H100's 132 multiprocessors: with fewer, the weights come too slowly
+LARGEST_HEAD = 4 * 65_535  # of as many programs as a grid may have in its second direction: see `head_tile`
 
 # (N, K) of GPT-2 124M: (the most rows, their tile), from few rows to many; measured on an H100.
 TILES: dict[tuple[int, int], tuple[tuple[int, Tile], ...]] = {

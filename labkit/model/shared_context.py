@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from threading import Lock
+from threading import Lock, get_ident
 
 
 class SharedContext:
@@ -15,17 +15,17 @@ class SharedContext:
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
         self._make = make
         self._lock = Lock()
-        self._num_inside = 0
+        self._inside: set[int] = set()  # thread ids: one that an interrupt kept from leaving is no second one
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._num_inside == 0:
+            if not self._inside:
                 self._held = self._make()
                 self._held.__enter__()
-            self._num_inside += 1
+            self._inside.add(get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._num_inside -= 1
-            if self._num_inside == 0:
+            if self._inside == {get_ident()}:
                 self._held.__exit__(None, None, None)
+            self._inside.discard(get_ident())

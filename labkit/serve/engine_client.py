@@ -138,8 +138,8 @@ class EngineClient:
         submission = Submission(asyncio.Queue[Item](), loop, number)
         pending = Pending(number, submission, params)
         if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+            self._pool.submit(self._tokenize, pending, prompt)  # which may fail
             self._pending[number] = pending
-            self._pool.submit(self._tokenize, pending, prompt)
         else:
             token_ids = self.limits.check_prompt(prompt, params, self.voice.tokenizer)
             self._pending[number] = pending

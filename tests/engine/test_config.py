@@ -43,6 +43,7 @@ def test_an_unknown_name_is_refused_with_the_name_that_it_has_here(make, name, m
 def test_a_signature_is_that_of_the_fields_and_a_repr_shows_what_was_chosen():
     assert str(inspect.signature(SamplingParams)).startswith("(max_new_tokens: int = 16, temperature: float")
     assert repr(SamplingParams(top_k=4)) == "SamplingParams(top_k=4)"
+    assert repr(SamplingParams(10**5000)) == "SamplingParams(max_new_tokens=a number of 16610 bits)"
     assert [repr(make()) for make in (CacheConfig, EngineOptions)] == ["CacheConfig()", "EngineOptions()"]
     assert len(str(inspect.signature(InferenceEngine))) < 500
 

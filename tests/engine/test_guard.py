@@ -15,6 +15,7 @@ from helpers import (
     assert_no_block_is_lost,
     every_engine,
     make_engine,
+    run,
     tokens_by_request,
     tokens_of,
 )
@@ -23,7 +24,8 @@ from streaming_helpers import TIMEOUT, nobody_waits_for_ever, serving, start  # 
 from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit import LADDER, SamplingParams
-from labkit.engine import StreamingServer
+from labkit.engine import StepOutputs, StreamingServer, delivery
+from labkit.engine import engine as engine_module
 from labkit.engine import guard as guard_module
 from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError, RequestError
@@ -123,6 +125,26 @@ def test_an_error_as_the_guard_is_entered_leaves_the_engine_to_others():
     assert n > 8
 
 
+def test_of_a_request_whose_cancellation_was_stopped_no_token_is_lost():
+    """As by a timeout, whose signal does not wait; or the engine says that it cannot go on."""
+
+    def fail():
+        raise TimeoutError
+
+    for n in count(1):
+        engine = make_engine()
+        number = engine.add_request(PROMPTS[0], GREEDY)
+        engine.generate([PROMPTS[4]], SamplingParams(3))  # its first tokens wait for a step
+        with suppress(TimeoutError), at_lines((n,), fail, within=delivery.__file__):
+            engine.cancel(number)
+        if engine.guard.is_broken:
+            continue
+        if number not in engine.delivery.requests:
+            break
+        assert tokens_by_request(run(engine)) == {number: EXPECTED[0]}, n
+    assert n > 8 and not engine.has_work
+
+
 # --- one driver at a time ----------------------------------------------------------------------------------
 
 
@@ -166,6 +188,33 @@ def test_of_two_threads_that_generate_one_is_refused_and_the_other_undisturbed(m
     assert tokens_of(first.result()) == EXPECTED
     assert tokens_of(engine.generate(PROMPTS, EACH_PARAMS)) == EXPECTED
     assert_no_block_is_lost(engine)
+
+
+@pytest.mark.parametrize("change", ["append", "without"])
+def test_what_another_thread_changes_while_a_step_returns_is_handed_out_once(monkeypatch, change):
+    engine = make_engine()
+    stays, goes = (engine.add_request(PROMPTS[i], GREEDY) for i in (0, 4))
+    call = {"append": engine.step, "without": lambda: engine.cancel(goes) and ()}[change]
+    make_change, others, go_on = getattr(StepOutputs, change), [], threading.Event()
+    changing = threading.Event()
+
+    def wait_and_change(outbox, *args):
+        changing.set()
+        assert go_on.wait(TIMEOUT)
+        return make_change(outbox, *args)
+
+    def let_another_in():
+        if not changing.is_set():
+            monkeypatch.setattr(StepOutputs, change, wait_and_change)
+            others.append(start(call))
+            assert changing.wait(TIMEOUT)
+        return StepOutputs()
+
+    monkeypatch.setattr(engine_module, "StepOutputs", let_another_in)
+    outputs = list(engine.step())
+    go_on.set()
+    tokens = tokens_by_request([*outputs, *others[0].result(TIMEOUT), *run(engine)])
+    assert tokens == {stays: EXPECTED[0]} | ({goes: EXPECTED[4]} if change == "append" else {})
 
 
 def test_a_stream_dropped_in_the_middle_of_a_step_is_cancelled_behind_it(monkeypatch):

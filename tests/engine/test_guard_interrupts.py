@@ -43,10 +43,10 @@ def interrupted_at_line(number, times=1, within="labkit"):
     return at_lines(range(number, number + times), lambda: signal.raise_signal(signal.SIGINT), within)
 
 
-def test_no_signal_is_handled_and_no_thread_runs_from_the_hand_over_of_outputs_to_their_return():
+def test_no_signal_is_handled_and_no_thread_runs_from_the_look_who_is_inside_to_the_return_of_outputs():
     """Python looks for one in calls and loops."""
     each = [(found.opname, found.argval) for found in dis.get_instructions(InferenceEngine.step)]
-    behind = each[each.index(("LOAD_ATTR", "outbox")) :]
+    behind = each[each.index(("LOAD_ATTR", "inside")) :]
     names = [name for name, _ in behind]
     assert ("STORE_ATTR", "outbox") in behind and "RETURN_VALUE" in names
     assert not any(name.startswith(("CALL", "JUMP")) for name in names)

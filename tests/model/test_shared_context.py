@@ -1,9 +1,13 @@
 """A context that several enter at once."""
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from traced import at_lines, interrupts_raise  # noqa: F401
 
+from labkit.model import shared_context
 from labkit.model.shared_context import SharedContext
 
 
@@ -27,14 +31,24 @@ def off(setting):
 
 
 def test_the_first_enters_it_and_the_last_leaves_it(setting, off):
-    seen = []
-    for move in (off.__enter__, off.__enter__, lambda: off.__exit__(None, None, None)):
-        move()
-        seen.append(setting["on"])
-    off.__exit__(None, None, None)
-    assert seen == [False] * 3 and setting["on"]
-    with off:
+    with ThreadPoolExecutor(1) as other:
+        with off:
+            other.submit(off.__enter__).result()
         assert not setting["on"]
+        other.submit(off.__exit__).result()
+    assert setting["on"]
+
+
+@pytest.mark.parametrize("line", [1, 2, 3, 4])
+def test_whoever_is_interrupted_as_it_leaves_has_left_it_after_the_next_time(setting, off, line):
+    off.__enter__()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        at_lines([line], lambda: signal.raise_signal(signal.SIGINT), within=shared_context.__file__),
+    ):
+        off.__exit__()
+    with off:
+        assert not setting["on"] or line == 4
     assert setting["on"]
 
 

@@ -30,7 +30,7 @@ from labkit.kernels import (
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tile_tables import shipped_tiles
-from labkit.kernels.tiles import TILES, MeasuredTiles, head_tile, tiles_in_words
+from labkit.kernels.tiles import LARGEST_HEAD, TILES, MeasuredTiles, head_tile, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
 from labkit.model.ranks import Ranks
@@ -191,7 +191,7 @@ class FusedDeviceStep(DeviceStep):
     @property
     def has_head_kernel(self) -> bool:
         """Whether one row's head is a kernel of ours, which begins while the last layer ends."""
-        return self.kernels.measured is not None
+        return self.kernels.measured is not None and len(self.head.weight) <= LARGEST_HEAD
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         """The last layer's output [B, E] for the next tokens of the slots in slot_mapping [B]."""

@@ -57,7 +57,7 @@ class StreamingServer:
         self._pool = ThreadPoolExecutor(tokenize_workers, "labkit-tokenize") if tokenize_workers else None
         self.worker = Worker(engine, stream_interval)
         # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
-        self._stop_worker = weakref.finalize(self, self.worker.stop)
+        weakref.finalize(self, self.worker.stop)
         self.worker.start()
 
     def __repr__(self) -> str:
@@ -74,8 +74,6 @@ class StreamingServer:
                 f"tokenize_workers must be a whole number of 0 (none) or more, "
                 f"not {shown(self.tokenize_workers)}"
             )
-        if self.engine.has_work:
-            raise OptionError("the engine has unfinished requests: step it to their end or cancel them first")
 
     # --- what `labkit.serve` asks of what serves it -------------------------------------------------
 
@@ -136,18 +134,18 @@ class StreamingServer:
         check_params(params)
         worker = self.worker
         pool = self._pool if isinstance(prompt, str) else None
-        with worker.lock:  # so that closing the pool is before all of this or after it
-            worker.register(submission, self.max_inflight_requests)
-            if pool is not None:
-                pool.submit(worker.tokenize, submission, prompt, params)
-        if pool is None:
-            try:
+        try:
+            with worker.lock:  # so that closing the pool is before all of this or after it
+                worker.register(submission, self.max_inflight_requests)
+                if pool is not None:
+                    pool.submit(worker.tokenize, submission, prompt, params)
+            if pool is None:
                 # It only reads what never changes, so the worker may be in the middle of a step.
                 token_ids = self.engine.check_prompt(prompt, params)
-            except BaseException:
-                worker.forget(submission)
-                raise
-            worker.ask(Worker.add, submission, token_ids, params)
+                worker.ask(Worker.add, submission, token_ids, params)
+        except BaseException:
+            worker.forget(submission)
+            raise
 
     def decoder(self, params: SamplingParams) -> TextDecoder:
         """What turns the tokens of a stream into text."""
@@ -159,8 +157,7 @@ class StreamingServer:
         A stream that is cut short gives what it has and then raises StreamError. Called on an event loop,
         it holds the loop up until that step has ended.
         """
-        self._stop_worker()
-        self.worker.thread.join()  # two threads may close at once
+        self.worker.stop()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 

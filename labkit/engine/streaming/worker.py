@@ -16,7 +16,7 @@ from labkit.engine.engine import InferenceEngine
 from labkit.engine.prompt import Prompt
 from labkit.engine.request import Completion
 from labkit.engine.sampling import SamplingParams
-from labkit.errors import BrokenEngineError, EngineBusyError, OverloadedError, RequestError, StreamError
+from labkit.errors import LabkitError, OptionError, OverloadedError, RequestError, StreamError
 
 # What a stream's queue holds: tokens, with the completion if they are the last; or why there are no more.
 Piece = tuple[tuple[int, ...], Completion | None]
@@ -54,7 +54,7 @@ class Worker:
 
     What others want done (add, cancel, refuse) comes through the inbox, as a function for this
     thread to call between two steps. When there is nothing to do, it sleeps at the inbox. The engine is
-    its own until it stops; EngineBusyError or BrokenEngineError if it cannot have it.
+    its own until it stops.
     """
 
     watch_points = ("read_inbox", "step", "hand_over", "deliver")
@@ -78,7 +78,7 @@ class Worker:
     def start(self) -> None:
         """Start the thread and wait until it has the engine.
 
-        Raises EngineBusyError or BrokenEngineError if it cannot have it.
+        Raises OptionError, EngineBusyError or BrokenEngineError if it cannot have it.
         """
         try:
             self.thread.start()
@@ -148,10 +148,14 @@ class Worker:
     def _run(self) -> None:
         try:
             with self.engine.guard:
+                if self.engine.has_work:
+                    raise OptionError(
+                        "the engine has unfinished requests: step it to their end or cancel them first"
+                    )
                 self.engine.guard.name = "a StreamingServer"
                 self._has_engine.set_result(None)
                 self._serve()
-        except (EngineBusyError, BrokenEngineError) as error:
+        except LabkitError as error:
             self._has_engine.set_exception(error)
 
     def _serve(self) -> None:
@@ -187,6 +191,8 @@ class Worker:
             submission.num_prompt_tokens = len(token_ids)
         except BaseException as error:
             self._end(submission, error)
+            if self.engine.guard.is_broken:
+                raise
         else:
             self.running[submission.request_id] = submission
 

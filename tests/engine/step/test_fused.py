@@ -22,7 +22,7 @@ from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDe
 from labkit.engine.step.graphed import GraphedStep
 from labkit.kernels import checks, linear_residual_triton, norm_linear_triton, paged_attention_append_plain
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
-from labkit.kernels.tiles import Tile
+from labkit.kernels.tiles import Tile, head_tile
 from labkit.ladder import FUSED_AND_SPLIT
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import random_network
@@ -170,6 +170,15 @@ def test_the_vocabulary_is_padded_with_rows_of_zeros(config: GPT2Config):
     assert len(padded) == -(-V // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     assert torch.equal(padded[:V], weight) and not padded[V:].any()
     assert padded.is_contiguous() and not padded.requires_grad
+
+
+@pytest.mark.parametrize("vocab_size", [262_080, 262_144])
+def test_one_rows_head_is_a_kernel_if_its_grid_has_room_for_the_vocabulary(vocab_size: int):
+    """A grid's second side has 65,535 programs at most."""
+    kernels = TRITON._replace(norm_linear=partial(norm_linear_triton, measured={}))
+    head = SimpleNamespace(weight=torch.empty(vocab_size, 0))
+    has_kernel = FusedDeviceStep.has_head_kernel.fget(SimpleNamespace(kernels=kernels, head=head))
+    assert has_kernel == (vocab_size / head_tile(1, 4).block_n <= 65_535)
 
 
 @pytest.mark.parametrize(

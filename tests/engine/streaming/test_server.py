@@ -25,9 +25,12 @@ from streaming_helpers import (
     tokens_in,
     wait_for,
 )
+from traced import at_lines
 
 from labkit import SamplingParams
 from labkit.engine import StreamingServer
+from labkit.engine.streaming import worker
+from labkit.engine.streaming.worker import Worker
 from labkit.errors import OptionError, OverloadedError, RequestError, StreamError
 from labkit.paths import ROOT
 
@@ -78,6 +81,14 @@ def test_text_that_others_tokenize_is_refused_by_the_stream(submit_to):
         assert tokens_in(read(submit("ab", GREEDY))) == tokens_alone((97, 98), GREEDY)
 
 
+def test_a_text_for_which_no_thread_can_be_started_takes_no_room(monkeypatch):
+    with serving(tokenize_workers=1, max_inflight_requests=1) as server:
+        with monkeypatch.context() as patched, pytest.raises(Boom):
+            patched.setattr(threading.Thread, "start", failing(threading.Thread.start))
+            server.submit("ab", GREEDY)
+        assert tokens_in(read(server.submit("ab", GREEDY))) == tokens_alone((97, 98), GREEDY)
+
+
 def test_when_there_are_too_many_unfinished_requests_submit_refuses(submit_to):
     engine = make_engine()
     gate = Gate(engine)
@@ -126,9 +137,28 @@ def test_a_request_that_the_engine_refuses_after_all_fails_alone(submit_to, monk
         assert tokens_in(read(submit((5, 6), GREEDY))) == tokens_alone((5, 6), GREEDY)
 
 
-def test_an_engine_with_requests_of_its_own_is_refused():
+def test_a_server_whose_engine_breaks_as_a_request_is_queued_serves_no_more(monkeypatch):
     engine = make_engine()
-    engine.add_request((1, 2, 3), GREEDY)
+
+    def breaks(request):
+        with engine.guard.bookkeeping:
+            raise Boom
+
+    monkeypatch.setattr(engine, "_enqueue", breaks)
+    with StreamingServer(engine) as server:
+        for error in (Boom, StreamError):
+            with pytest.raises(error):
+                list(server.submit((1, 2, 3), GREEDY))
+
+
+def test_an_engine_with_requests_of_its_own_is_refused_also_if_they_come_as_the_server_starts(monkeypatch):
+    engine, start_worker = make_engine(), Worker.start
+
+    def queue_and_start(worker):
+        engine.add_request((1, 2, 3), GREEDY)
+        start_worker(worker)
+
+    monkeypatch.setattr(Worker, "start", queue_and_start)
     with pytest.raises(OptionError, match="unfinished requests"):
         StreamingServer(engine)
 
@@ -186,6 +216,17 @@ def test_closing_the_server_ends_streams_that_are_still_tokenized(monkeypatch):
         closing.result(TIMEOUT)
         assert len(begun) == 1
     assert all(t == () and "the server was closed" in str(e) for t, e in told)
+
+
+def test_a_close_that_was_interrupted_can_be_called_again():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    server = StreamingServer(make_engine())
+    with pytest.raises(KeyboardInterrupt), at_lines([1], interrupt, within=worker.__file__):
+        server.close()
+    server.close()
+    assert labkit_threads() == []
 
 
 def test_two_threads_may_close_a_server_and_both_wait_for_its_end():
