@@ -85,9 +85,9 @@ class SchedulerConfig:
         step does both, and this says which it begins with.
     prefill_chunk_tokens: from rung 13 on, prompt tokens computed beside a decode step at most, where
         prefill_max_tokens holds without one; no other rung asks for it. The fewer, the sooner a running
-        request has its next token, and the later a new one its first. Where many wait for a place in the
-        batch, it is as many times more as wait for each that runs, or as a sixteenth of them if that is
-        more.
+        request has its next token, and the later a new one its first. Where many wait and the batch has
+        places for them, it is multiplied by their number over that of those who run, or over 16 if that
+        is more.
     Raises OptionError for a size that is not a positive int, a policy that is not listed, or no bool.
     """
 

@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 
 PRICE = 0.5  # tokens that a step with drafts must bring a request beside the one that any step brings
 # On a GPU rows cost little and the step about as much for one request as for eight: its price is shared by
-# those who draft. Measured with SmolLM2-135M on an H200.
+# those who draft.
 SHARED_PRICE = 0.75
 MOST_SAVED = 4.0  # of what good drafts bring beyond that, for later bad ones
 # Tokens made without drafts when the balance is used up; each later pause is twice as long, until the balance

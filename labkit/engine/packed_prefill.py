@@ -21,7 +21,8 @@ MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as
 
 
 class PackedPrefill:
-    """Each step launches a chunk of prompt tokens, and reads the first tokens of one launched before it.
+    """Each step launches a chunk of prompt tokens, or several while nobody runs, and reads the first tokens
+    of one launched before it.
 
     Nobody waits: the chunk runs beside the decode step, and while the host reads the tokens of one step, the
     GPU has the next one's work. A request that was admitted is *joining* until its first token is read: see

@@ -1,7 +1,8 @@
 """The door: an HTTP server that speaks OpenAI's API. The one room of labkit that may open a port.
 
-`python -m labkit.serve --model data/tiny-gpt2` serves a model; `make_app` is the same as an ASGI application,
-and `RunningServer` runs one beside other work. Needs what `pip install labkit[serve]` brings.
+`python -m labkit.serve --model data/tiny-gpt2` serves a model; `make_app` has the same routes as an ASGI
+application, with the engine in a thread of its process, and `RunningServer` runs one beside other work. Needs
+what `pip install labkit[serve]` brings.
 """
 
 from importlib import import_module

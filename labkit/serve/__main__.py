@@ -15,7 +15,7 @@ from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineSettings, keep_all_there_is
-from labkit.serve.http import API_KEY, Server, app_over
+from labkit.serve.http import API_KEY, Server, api_key, app_over
 from labkit.serve.running import DrainingServer, logger
 
 A_DAY = 86_400  # seconds
@@ -28,7 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
     """The command's options."""
     parser = argparse.ArgumentParser("python -m labkit.serve", description=__doc__)
     add = parser.add_argument
-    add("--model", required=True, help="a folder in Hugging Face's format, a hub id, or random:NAME")
+    models = "a folder in Hugging Face's format, a GGUF file, smollm2-135m, a hub id, or random:NAME"
+    add("--model", required=True, help=models)
     add("--rung", default=FINISHED.number, choices=list(LADDER), help="of the engine: %(default)s")
     add("--host", default="127.0.0.1", help="address to listen at: %(default)s, this machine alone")
     add("--port", type=whole_number(0, 65535), default=8000, help="to listen at: %(default)s")
@@ -77,11 +78,14 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
+        api_key()  # or a wrong one would be noticed when the model is loaded
         server = engine_server(settings, args.max_requests)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
     try:
         serve(server, args)
+    except LabkitError as error:
+        raise SystemExit(str(error)) from None
     finally:
         server.close()
 
@@ -97,7 +101,7 @@ def engine_server(settings: EngineSettings, max_requests: int) -> Server:
 
 def serve(engine: Server, args: argparse.Namespace) -> None:
     """Serve over HTTP until a signal comes. Raises SystemExit if the engine ends before."""
-    if not is_loopback(args.host):
+    if not is_loopback(args.host) and api_key() is None:
         logger.warning(
             "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
         )

@@ -28,7 +28,7 @@ from labkit.engine import (
     InferenceEngine,
     StreamingServer,
 )
-from labkit.errors import LabkitError, OverloadedError
+from labkit.errors import LabkitError, OptionError, OverloadedError
 from labkit.garbage import uncollected
 from labkit.json_file import parse_json
 from labkit.serve.engine_client import EngineClient
@@ -59,7 +59,7 @@ def make_app(
     without one. max_inflight_requests: unfinished answers at most; more are refused with 429, and
     with 400 a request that asks for more by itself.
     With the environment variable LABKIT_API_KEY set, /v1 asks for that key.
-    Raises what `StreamingServer` does.
+    Raises what `StreamingServer` does, and OptionError for a name or a key that cannot be sent.
     """
     server = StreamingServer(engine, max_inflight_requests=max_inflight_requests, tokenize_workers=1)
     return app_over(server, name)
@@ -68,16 +68,20 @@ def make_app(
 def app_over(server: Server, name: str | None = None) -> Starlette:
     """The application over what serves, which belongs to it while it runs, and is closed with it.
 
-    name: of the model, for clients; the model's own without one.
+    name: of the model, for clients; the model's own without one. Raises OptionError for a name or a key that
+    cannot be sent.
     """
-    door = Door(server, name or server.voice.name)
+    name, key = name or server.voice.name, api_key()
+    if not name.isprintable():
+        raise OptionError(f"the model's name for clients, {name!r}, has characters that cannot be printed")
+    door = Door(server, name)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(server.close)
 
-    keyed = partial(with_key, os.environ.get(API_KEY))
+    keyed = partial(with_key, key)
     routes = [
         Route("/", door.page),
         Route("/health", door.health),
@@ -93,6 +97,14 @@ def app_over(server: Server, name: str | None = None) -> Starlette:
     return app
 
 
+def api_key() -> str | None:
+    """The key that /v1 asks for, if one is set. Raises OptionError for one that no client can send."""
+    key = os.environ.get(API_KEY)
+    if key is None or (key and key.isprintable() and key == key.strip()):
+        return key
+    raise OptionError(f"{API_KEY} is set to {key!r}, which no client can send: set another, or unset it")
+
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -101,7 +113,7 @@ def with_key(key: str | None, endpoint: Endpoint) -> Endpoint:
 
     async def checked(request: Request) -> Response:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if key and not (
+        if key is not None and not (
             scheme.lower() == "bearer" and hmac.compare_digest(given.encode("latin-1"), key.encode())
         ):
             raise ApiError(401, f"the API key is wrong or missing: send {API_KEY}'s as a bearer token")

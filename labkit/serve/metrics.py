@@ -23,7 +23,7 @@ class Metrics:
         )
         self.refused = Counter(
             "labkit_refused_requests",
-            "Requests that were refused, by HTTP status",
+            "Requests that were refused, failed or were left, by HTTP status (499: the client left)",
             ["status"],
             registry=self.registry,
         )

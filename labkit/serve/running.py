@@ -30,8 +30,8 @@ class DrainingServer(uvicorn.Server):
         """Listen."""
         try:
             await super().startup(*args, **kwargs)  # type: ignore[arg-type]
-            address = self.servers[0].sockets[0].getsockname()
-            logger.info("%r at http://%s:%d", self._streaming, *address[:2])
+            host, port, *_ = self.servers[0].sockets[0].getsockname()
+            logger.info("%r at http://%s:%d", self._streaming, f"[{host}]" if ":" in host else host, port)
         finally:
             self.has_begun.set()
 

@@ -14,7 +14,9 @@ from helpers import failing, make_engine
 from http_server import NAME, serving
 from streaming_helpers import wait_for
 
+from labkit.engine import StreamingServer
 from labkit.engine.overlap import Batch
+from labkit.errors import OptionError
 from labkit.serve import engine_client, http
 from labkit.serve.__main__ import is_loopback, make_parser
 from labkit.serve.errors import ApiError
@@ -277,6 +279,16 @@ def test_metrics_count_what_was_served(door):
     assert read("kv_blocks") == 256 and read("running_requests") == 0
     assert httpx.get(f"{door.url}/health").json() == {"status": "ok"}
     assert "<title>labkit</title>" in httpx.get(door.url).text
+
+
+@pytest.mark.parametrize("key", ["", "secret ", "a\nb", "\udcff"])
+def test_a_key_or_a_name_that_no_client_can_send_is_refused(monkeypatch, key):
+    with StreamingServer(make_engine()) as server:
+        with pytest.raises(OptionError, match="the model's name"):
+            http.app_over(server, "a\0b")
+        monkeypatch.setenv("LABKIT_API_KEY", key)
+        with pytest.raises(OptionError, match="LABKIT_API_KEY is set to"):
+            http.app_over(server)
 
 
 def test_a_key_is_asked_for_where_there_is_one(monkeypatch):
