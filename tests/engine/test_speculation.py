@@ -18,23 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_marks import needs_interpreter, needs_triton
 
-from labkit import FinishReason, LanguageModel, SamplingParams
+from labkit import FinishReason, SamplingParams
 from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
 from labkit.ladder import BLOCK_PREFIX_CACHE, RAGGED_BATCHES
-from labkit.model.small import SMALL_LLAMA, SMALL_QWEN3
+from labkit.model.small import SMALL_MODELS
 from labkit.model.small import small_model as model_of
 from labkit.options import EngineOptions
 
 pytestmark = pytest.mark.slow
-FAMILIES = {"tiny-gpt2": None, "small-llama": SMALL_LLAMA, "small-qwen3": SMALL_QWEN3}
-families = pytest.mark.parametrize("family", FAMILIES)
-
-
-def model_named(family: str, tiny: LanguageModel) -> LanguageModel:
-    return tiny if family == "tiny-gpt2" else model_of(config=FAMILIES[family])
 
 
 # --- the same tokens -------------------------------------------------------------------------------
@@ -50,7 +44,7 @@ EACH_PARAMS = st.sampled_from(
 )
 
 
-@families
+@pytest.mark.parametrize("family", SMALL_MODELS)
 @given(
     requests=st.lists(st.tuples(st.sampled_from(REPEATED), EACH_PARAMS), min_size=1, max_size=6),
     block_size=st.integers(1, 6),
@@ -60,9 +54,9 @@ EACH_PARAMS = st.sampled_from(
 )
 @settings(max_examples=16, deadline=None)
 def test_whatever_runs_together_the_tokens_are_those_of_rung_14(
-    family, tiny, requests, block_size, num_blocks, max_batch_size, as_on_gpu
+    family, requests, block_size, num_blocks, max_batch_size, as_on_gpu
 ):
-    model = model_named(family, tiny)
+    model = model_of(config=SMALL_MODELS[family])
     prompts, params = zip(*requests, strict=True)
     made = []
     for options in (BLOCK_PREFIX_CACHE, NGRAMS):
@@ -203,10 +197,10 @@ def test_through_triton_kernels_in_the_interpreter_the_tokens_are_the_same():
 
 @pytest.mark.cuda
 @needs_triton
-@families
+@pytest.mark.parametrize("family", ["tiny-gpt2", "small-llama", "small-qwen3"])
 @pytest.mark.parametrize("num_requests", [1, 3, 8, 13, 20])
 def test_on_a_gpu_graphs_make_the_tokens_of_rung_14(family, tiny, num_requests):
-    model = model_named(family, tiny)
+    model = tiny if family == "tiny-gpt2" else model_of(config=SMALL_MODELS[family])
     prompts = [REPEATED[i % 5] for i in range(num_requests)]
     params = [
         SamplingParams(20 + i, temperature=0.3 * (i % 2), top_k=5 * (i % 4 == 1), seed=i, stop_on_eos=False)

@@ -3,6 +3,7 @@
 import ast
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 
 import pytest
@@ -46,13 +47,16 @@ def imported_by(source: str) -> set[str]:
     return {module.split(".")[0] for module in modules}
 
 
+distributions_by_module = cache(packages_distributions)  # it reads the files of every package
+
+
 def packages_of(folder: str) -> set[str]:
     """The packages that the code in a folder imports, by the names by which they are installed."""
     ours = {"labkit", *(path.stem for path in (ROOT / "tests").rglob("*.py"))}
     sources = (ROOT / folder).rglob("*.py")
     modules = set().union(*(imported_by(path.read_text(encoding="utf-8")) for path in sources))
     # A package that is not installed here has its module's name.
-    distributions = {"grpc": ["grpcio"]} | dict(packages_distributions())
+    distributions = {"grpc": ["grpcio"]} | distributions_by_module()
     return {
         canonicalize_name(distributions.get(module, [module])[0])
         for module in modules - ours - set(sys.stdlib_module_names) - WHERE_INSTALLED

@@ -356,8 +356,9 @@ def alone(
 
 
 @cache
-def points_called(options: EngineOptions, family: str = "small", num_schedules: int = 8) -> tuple[str, ...]:
-    """The fault points that undisturbed schedules on an engine of these options come by."""
+def points_called(options: EngineOptions, family: str, num_schedules: int = 5) -> tuple[str, ...]:
+    """The fault points that undisturbed schedules on an engine of these options come by: of all that eight
+    do, five have left out none."""
     called: Counter[str] = Counter()
     for seed in range(num_schedules):
         trial = Trial(options, draw_schedule(random.Random(seed), (), family))

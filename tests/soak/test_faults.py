@@ -19,6 +19,7 @@ from labkit.watch import PlantedError, planted_failure
 
 pytestmark = pytest.mark.slow
 
+SMALL = FAMILIES[0]  # the family of tests that need one alone
 SCHEDULES = 34  # of each of 16 rungs: 544 in all. `python tests/soak faults` runs any number.
 
 
@@ -54,13 +55,13 @@ OF_OTHER_RUNGS = {
 @pytest.mark.parametrize("rung", LADDER)
 def test_schedules_come_by_every_fault_point_that_is_no_other_rungs(rung):
     options = LADDER[rung].options
-    points, called = Trial(options, schedule_of()).points, points_called(options)
+    points, called = Trial(options, schedule_of()).points, points_called(options, SMALL)
     assert {point.split(".")[1] for point in points.keys() - set(called)} <= OF_OTHER_RUNGS
     assert {"PaddedPrefill.sample", "FirstTokenSampler.sample"} & set(called)
 
 
 def test_what_one_rung_does_not_come_by_another_one_does():
-    called = {point.split(".")[1] for rung in LADDER for point in points_called(LADDER[rung].options)}
+    called = {point.split(".")[1] for rung in LADDER for point in points_called(LADDER[rung].options, SMALL)}
     assert called >= OF_OTHER_RUNGS
 
 
@@ -152,7 +153,8 @@ def test_an_undo_that_fails_breaks_the_engine_wherever_a_block_stands(rung, num_
 
 @pytest.mark.parametrize("rung", ["00", "06", "07", "10", "13", "14", "16"])
 def test_numbers_that_are_none_end_only_their_own_request_and_poison_no_block(rung):
-    point = max(p for p in points_called(LADDER[rung].options) if p.endswith(".attention"))  # or of prompts
+    called = points_called(LADDER[rung].options, SMALL)
+    point = max(point for point in called if point.endswith(".attention"))  # or of prompts
     outcome = run_schedule(LADDER[rung].options, schedule_of(fault_at(point, "no numbers")))
     assert outcome.fired == [f"{point}, no numbers"] and outcome.ended == {"error": 1, "length": 1}
 

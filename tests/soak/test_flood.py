@@ -56,16 +56,17 @@ def test_a_flood_leaves_nothing_behind(rung):
     """What is allocated behind a third flood on the same engine is as much as behind the second."""
     wishes = draw_wishes(random.Random(5), NUM, LONGEST, MOST_NEW)
     engine = flood_engine(LADDER[rung].options, wishes, "fifo", "cpu", room_for=12)
+    Flood(engine, wishes, CLIENTS).run(rung)
     behind = []
     tracemalloc.start()
     try:
-        for _ in range(3):
+        for _ in range(2):
             Flood(engine, wishes, CLIENTS).run(rung)
             gc.collect()
             behind.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    assert behind[2] < behind[1] + 50_000  # bytes; completions that are kept, for one, take 150,000
+    assert behind[1] < behind[0] + 50_000  # bytes; completions that are kept, for one, take 150,000
 
 
 def test_the_command_serves_all_and_says_how(soak, capsys, tmp_path):

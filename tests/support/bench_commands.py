@@ -7,7 +7,9 @@ import pytest
 
 from labkit.bench import __main__ as bench_main
 
-TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --num-requests 3 --max-batch-size 2"
+FEW = "--device cpu --no-prefix-cache --pretok --num-requests 3 --max-batch-size 2"
+TINY = f"--model data/tiny-gpt2 {FEW}"
+SMALL = f"--model random:small {FEW}"  # for what no text or layer is counted of
 
 
 def bench(monkeypatch, line: str) -> None:

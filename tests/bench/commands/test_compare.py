@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from bench_commands import TINY, bench
+from bench_commands import SMALL, bench
 
 from labkit import LADDER
 from labkit.bench import __main__ as bench_main
@@ -18,7 +18,7 @@ def test_compare_is_about_the_last_rung_and_the_one_below_it():
 
 
 def test_compare_prints_a_verdict_and_warns_of_a_path_that_never_ran(recorded, capsys):
-    line = f"compare {TINY} --max-new-tokens 4 --no-stop-on-eos --rounds 1"
+    line = f"compare {SMALL} --max-new-tokens 4 --no-stop-on-eos --rounds 1"
     (sample,) = recorded(f"{line} --before 00 --after 00,attention=plain --path copy_on_write")["samples"]
     printed = capsys.readouterr().out
     assert re.search(r"00 -> 00,attention=plain: x\d+\.\d+ \[.*\], too few rounds for a verdict", printed)
@@ -38,11 +38,11 @@ def test_decoding_alone_is_compared_or_whole_runs(monkeypatch, flag, expected):
 
     monkeypatch.setattr("labkit.bench.commands.compare.compare", asked)
     with pytest.raises(Asked):
-        bench(monkeypatch, f"compare {TINY} --max-new-tokens 3 {flag}")
+        bench(monkeypatch, f"compare {SMALL} --max-new-tokens 3 {flag}")
 
 
 def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
-    line = f"compare {TINY} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
+    line = f"compare {SMALL} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
     bench(monkeypatch, f"{line} --rounds 1")
     too_few = "A/A self-test, 2 comparisons: 2 'too few rounds for a verdict (2 needed)'"
     assert capsys.readouterr().out.splitlines()[-1] == too_few

@@ -1,14 +1,14 @@
 """Ctrl-C in a command: what is complete is kept and marked, the exit status is 130, and there is no trace."""
 
 import pytest
-from bench_commands import TINY, refusal
+from bench_commands import SMALL, refusal
 
 from labkit.bench.commands import host_time
 from labkit.bench.workload import Workload
 from labkit.results.files import load_file
 
 HOST = "--device cpu --rungs 05,07 --rounds 1 --steps 2 --batch-sizes 1,2"
-SMALL = f"{TINY} --max-new-tokens 2 --no-stop-on-eos"
+SHORT = f"{SMALL} --max-new-tokens 2 --no-stop-on-eos"
 
 
 def interrupted_after(calls: int, function):
@@ -28,8 +28,8 @@ def interrupted_after(calls: int, function):
     ("line", "module", "name", "calls", "kept"),
     [
         (f"host-time {HOST}", host_time, "one_run", 6, 4),
-        (f"ladder {SMALL} --rungs 05,07 --rounds 2", Workload, "run", 8, 4),
-        (f"compare {SMALL} --before 05 --after 07 --rounds 2", Workload, "run", 8, 1),
+        (f"ladder {SHORT} --rungs 05,07 --rounds 2", Workload, "run", 8, 4),
+        (f"compare {SHORT} --before 05 --after 07 --rounds 2", Workload, "run", 8, 1),
     ],
     ids=["host-time", "ladder", "compare"],
 )
@@ -48,6 +48,6 @@ def test_what_is_complete_is_recorded_and_marked(
 def test_with_nothing_complete_nothing_is_written(monkeypatch, capsys, tmp_path):
     out = tmp_path / "out.json"
     monkeypatch.setattr(Workload, "run", interrupted_after(5, Workload.run))
-    said = refusal(monkeypatch, capsys, f"ladder {SMALL} --rungs 05,07 --json {out}", 130)
+    said = refusal(monkeypatch, capsys, f"ladder {SHORT} --rungs 05,07 --json {out}", 130)
     assert said.strip().splitlines()[-1] == "Interrupted before anything was complete: nothing was written."
     assert not out.exists()

@@ -1,7 +1,7 @@
 """Commands that measure: what each prints, and the samples of the record that it writes."""
 
 import pytest
-from bench_commands import TINY
+from bench_commands import SMALL
 
 from labkit import LADDER
 from labkit.bench.commands.sampling import MANNERS
@@ -29,7 +29,7 @@ RUNS = {
         [(b, path, 2, 2, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
     ),
     "ladder": (
-        *(f"{TINY} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
+        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
         *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
     ),
     "profile": (
@@ -37,7 +37,7 @@ RUNS = {
         *(("batch_size", "append_paths"), [(1, {"in_place": 12}), (2, {"in_place": 24})]),
     ),
     "sampling": (
-        f"{ON_CPU} --num-requests 3 --max-batch-size 2 --max-new-tokens 3 --rounds 1",
+        "--model random:small --device cpu --num-requests 3 --max-batch-size 2 --max-new-tokens 3 --rounds 1",
         "too few rounds for a verdict",
         ("manner", "rung", "tokens", "equal_requests", "decode_steps"),  # two batches of two steps
         [(manner, rung, 9, 3, 4) for manner in MANNERS for rung in ("11", "11", "12", "12")],
