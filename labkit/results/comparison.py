@@ -72,7 +72,7 @@ def resampled(runs: int) -> np.ndarray:
 def speedup_interval(before: Sequence[float], after: Sequence[float]) -> Interval:
     """The bootstrap interval of `speedup` at the confidence `CONFIDENCE`, from resampled runs."""
     levelled, runs = level(before, after), len(before)
-    middle = slice(runs // 2 - 1, runs // 2 + 1)  # of an even number; `np.median` would take five times as long
+    middle = slice(runs // 2 - 1, runs // 2 + 1)  # of an even number; `np.median` takes five times as long
     medians = [
         np.sort(side[pick], axis=1)[:, middle].mean(axis=1)
         for side, pick in zip(levelled, resampled(runs), strict=True)
