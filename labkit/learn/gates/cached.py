@@ -98,8 +98,8 @@ def keys_and_values(network: Network, token_ids: tuple[int, ...]) -> tuple[Tenso
 
 def first_difference(have: Tensor, made: Tensor) -> int | None:
     """The first token at which two tensors [H, T, D] differ; NaN differs from all."""
-    wrong = ~((have - made).abs() <= TOLERANCE).all(dim=2).all(dim=0)
-    return int(wrong.nonzero()[0]) if wrong.any() else None
+    is_near = (have - made).abs() <= TOLERANCE
+    return None if is_near.all() else int((~is_near.all(dim=2).all(dim=0)).nonzero()[0])
 
 
 def whose(found: Tensor, engine: InferenceEngine) -> str:

@@ -17,7 +17,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.errors import OptionError
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import INSTALLED, BrokenContract, EndlessLoop, Unattempted, limited_lines
-from labkit.learn.gates.schedule import GREEDY, Invariant, Schedule
+from labkit.learn.gates.schedule import GREEDY, LENGTHS, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import Drawn, sentences
 from labkit.model import GPT2Config, LanguageModel, load_model
@@ -177,7 +177,8 @@ class Gate:
                 Schedule(engine, self._alone, invariants, seed, self.samplings).play(num_moves)
 
     def _alone(self, prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
-        return tokens_alone(self.below, prompt, params)
+        longest = replace(params, max_new_tokens=max(LENGTHS))  # begins with what fewer tokens are
+        return tokens_alone(self.below, prompt, longest)[: params.max_new_tokens]
 
     def _same_text(self, build: Build, num_tokens: int) -> None:
         engine = build(

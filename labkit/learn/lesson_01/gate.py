@@ -99,8 +99,13 @@ def rows_of_others(build: Build) -> None:
                 "Keep rows by the session itself, as `WeakKeyDictionary` does: not by its row, its `id` or "
                 "its first block; and take no row of the table for right because it was once."
             )
-    gc.collect()
-    if kept := [name for name, session in made.items() if name not in sessions and session()]:
+
+    def still_held() -> list[str]:
+        return [name for name, session in made.items() if name not in sessions and session()]
+
+    if still_held():
+        gc.collect()  # it looks at all that this process holds, so only where something may lie in a cycle
+    if kept := still_held():
         raise BrokenContract(
             f"a session that has ended is forgotten: {len(kept)} of {len(made) - len(sessions)} that ended "
             "are still held, with all of their rows. Keep rows in a `WeakKeyDictionary`: a dictionary keeps "
