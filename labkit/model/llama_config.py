@@ -167,7 +167,7 @@ class LlamaConfig:
 def read_angles(raw: dict[str, Any]) -> dict[str, Any]:
     """The fields of `LlamaConfig` that say how positions are angles, in config.json as transformers 5 writes
     it or as older ones did. Raises CheckpointError for a kind of angles that is not written here."""
-    name = "rope_parameters" if raw.get("rope_parameters") is not None else "rope_scaling"
+    name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"  # where both are, the older wins
     given = raw.get(name) or {}
     require(name, given, isinstance(given, dict), "an object or null")
     check_fixed(given, {"partial_rotary_factor": FIXED_OPTIONS["partial_rotary_factor"]})
