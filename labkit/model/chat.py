@@ -11,8 +11,8 @@ from tokenizers import models
 
 from labkit.checks import quoted, shown
 from labkit.errors import TOO_LONG, CheckpointError, RequestError
-from labkit.json_file import read_bytes, read_json
-from labkit.model.tokenizer import Tokenizer, first_token_ids, is_there
+from labkit.json_file import is_there, read_bytes, read_object
+from labkit.model.tokenizer import Tokenizer, first_token_ids
 
 CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
 # The special tokens that a template may name.
@@ -95,9 +95,7 @@ def read_chat_template(directory: Path) -> ChatTemplate | None:
     none. Raises CheckpointError if one of them is damaged."""
     config_file, template_file = (directory / name for name in CHAT_FILES)
     try:
-        config = read_json(config_file) if is_there(config_file) else {}
-        if not isinstance(config, dict):
-            raise ValueError(f"{config_file.name} holds {shown(config)}, not an object")
+        config = read_object(config_file)
         source = config.get("chat_template")
         if isinstance(source, list):  # of several, by name
             named = {each.get("name"): each.get("template") for each in source if isinstance(each, dict)}

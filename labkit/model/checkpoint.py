@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json
+from labkit.json_file import check_regular, parse_json, read_json, read_object
 from labkit.model.chat import CHAT_FILES, read_chat_template
 from labkit.model.checkpoint_format import CheckpointFormat
+from labkit.model.config import as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
 from labkit.model.network import ModelConfig, Network
@@ -30,7 +31,8 @@ from labkit.paths import ROOT, require_project
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
-HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt", *CHAT_FILES]
+CONFIG_FILES = ["config.json", "generation_config.json"]
+HUB_FILES = [*CONFIG_FILES, "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt", *CHAT_FILES]
 # Of the hub's cache: the folder models--a--b has snapshots, which are folders of links to its blobs.
 HUB_MODEL, HUB_SNAPSHOTS, HUB_BLOBS = "models--", "snapshots", "blobs"
 
@@ -234,12 +236,14 @@ def read_config(directory: Path) -> ModelConfig:
     """The sizes in a directory's config.json. Raises CheckpointError if it is damaged or of no architecture
     in `labkit.model.registry`."""
     try:
-        raw = read_json(directory / "config.json")
+        raw, more = read_json(directory / CONFIG_FILES[0]), read_object(directory / CONFIG_FILES[1])
     except ValueError as error:
         raise CheckpointError(f"{error} (in {directory})") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"config.json holds a {type(raw).__name__}, not an object")
-    return architecture_of(raw.get("model_type")).read_config(raw)
+    ends = as_list(raw.get("eos_token_id"))
+    ends = [*ends, *(end for end in as_list(more.get("eos_token_id")) if end not in ends)]
+    return architecture_of(raw.get("model_type")).read_config(raw | {"eos_token_id": ends})
 
 
 @dataclass(frozen=True)

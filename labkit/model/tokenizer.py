@@ -1,6 +1,5 @@
 """Text to token ids and back."""
 
-import os
 import re
 import zlib
 from collections import Counter
@@ -15,7 +14,7 @@ from tokenizers.implementations import ByteLevelBPETokenizer
 
 from labkit.checks import is_whole, quoted, shown
 from labkit.errors import CheckpointError, RequestError
-from labkit.json_file import check_regular, parse_json, read_bytes, read_json
+from labkit.json_file import is_there, parse_json, read_bytes, read_json
 
 CHARACTERS = 16  # for each token of a limit: a text of no more is encoded in one piece
 PANIC = "PanicException"  # of the backend, which gives its class no place to import it from
@@ -73,14 +72,6 @@ def read_backend(directory: Path) -> BackendTokenizer:
         backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
         return backend._tokenizer
     raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
-
-
-def is_there(path: Path) -> bool:
-    """Whether there is a file of that name. Raises ValueError unless it is a regular file."""
-    if not os.path.lexists(path):
-        return False
-    check_regular(path)
-    return True
 
 
 def check_kind(raw: object) -> None:
