@@ -1,8 +1,10 @@
 """Reading JSON files: whatever is wrong with one is a ValueError that says so."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from labkit.checks import quoted, shown
 
@@ -12,6 +14,22 @@ MOST_BYTES = 256 << 20  # the largest tokenizers have an eighth of it
 def read_json(path: Path) -> object:
     """The value in a UTF-8 file. Raises ValueError saying what is wrong with the file, by its name."""
     return parse_json(path.name, read_bytes(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a UTF-8 file; an empty one if there is no such file. Raises ValueError for all else."""
+    raw = read_json(path) if is_there(path) else {}
+    if not isinstance(raw, dict):
+        raise ValueError(f"{path.name} holds {shown(raw)}, not an object")
+    return raw
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file of that name. Raises ValueError unless it is a regular file."""
+    if not os.path.lexists(path):
+        return False
+    check_regular(path)
+    return True
 
 
 def read_bytes(path: Path) -> bytes:

@@ -11,12 +11,10 @@ from tokenizers import models
 
 from labkit.checks import quoted, shown
 from labkit.errors import TOO_LONG, CheckpointError, RequestError
-from labkit.json_file import read_bytes, read_json
-from labkit.model.tokenizer import Tokenizer, first_token_ids, is_there
+from labkit.json_file import is_there, read_bytes
+from labkit.model.tokenizer import Tokenizer, first_token_ids, read_tokenizer_config, special_tokens
 
-CHAT_FILES = ["tokenizer_config.json", "chat_template.jinja"]
-# The special tokens that a template may name.
-TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+CHAT_FILE = "chat_template.jinja"
 _importing = threading.Lock()  # transformers: of two threads that are its first, one would find half of it
 
 
@@ -93,11 +91,9 @@ def check_messages(messages: object) -> None:
 def read_chat_template(directory: Path) -> ChatTemplate | None:
     """The chat template of a checkpoint, from chat_template.jinja or tokenizer_config.json; None if it has
     none. Raises CheckpointError if one of them is damaged."""
-    config_file, template_file = (directory / name for name in CHAT_FILES)
+    template_file = directory / CHAT_FILE
     try:
-        config = read_json(config_file) if is_there(config_file) else {}
-        if not isinstance(config, dict):
-            raise ValueError(f"{config_file.name} holds {shown(config)}, not an object")
+        config = read_tokenizer_config(directory)
         source = config.get("chat_template")
         if isinstance(source, list):  # of several, by name
             named = {each.get("name"): each.get("template") for each in source if isinstance(each, dict)}
@@ -109,7 +105,5 @@ def read_chat_template(directory: Path) -> ChatTemplate | None:
     if source is None:
         return None
     if not isinstance(source, str):
-        raise CheckpointError(f"{config_file.name} has chat_template = {shown(source)}, which is no text")
-    tokens = {name: config.get(name) for name in TOKENS}
-    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in tokens.items()}
-    return ChatTemplate(source, {name: text for name, text in texts.items() if isinstance(text, str)})
+        raise CheckpointError(f"tokenizer_config.json has chat_template = {shown(source)}, which is no text")
+    return ChatTemplate(source, special_tokens(config))

@@ -17,20 +17,24 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json
-from labkit.model.chat import CHAT_FILES, read_chat_template
+from labkit.json_file import check_regular, parse_json, read_json, read_object
+from labkit.model.chat import CHAT_FILE, read_chat_template
 from labkit.model.checkpoint_format import CheckpointFormat
+from labkit.model.config import as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
 from labkit.model.network import ModelConfig, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
+from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
 from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
 from labkit.paths import ROOT, require_project
 
 HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 LONGEST_NAME = 4096  # bytes of a path, on Linux
-HUB_FILES = ["config.json", "*.safetensors", "tokenizer.json", "vocab.json", "merges.txt", *CHAT_FILES]
+CONFIG_FILES = ["config.json", "generation_config.json"]
+VOCABULARIES = ["tokenizer.json", "vocab.json", "merges.txt"]
+HUB_FILES = [*CONFIG_FILES, "*.safetensors", *VOCABULARIES, *TOKENIZER_FILES, CHAT_FILE]
 # Of the hub's cache: the folder models--a--b has snapshots, which are folders of links to its blobs.
 HUB_MODEL, HUB_SNAPSHOTS, HUB_BLOBS = "models--", "snapshots", "blobs"
 
@@ -234,12 +238,16 @@ def read_config(directory: Path) -> ModelConfig:
     """The sizes in a directory's config.json. Raises CheckpointError if it is damaged or of no architecture
     in `labkit.model.registry`."""
     try:
-        raw = read_json(directory / "config.json")
+        raw, more = read_json(directory / CONFIG_FILES[0]), read_object(directory / CONFIG_FILES[1])
     except ValueError as error:
         raise CheckpointError(f"{error} (in {directory})") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"config.json holds a {type(raw).__name__}, not an object")
-    return architecture_of(raw.get("model_type")).read_config(raw)
+    architecture = architecture_of(raw.get("model_type"))
+    ids = range(architecture.read_config(raw).vocab_size)  # transformers writes an end for any vocabulary
+    ends = as_list(raw.get("eos_token_id"))
+    ends = ends + [end for end in as_list(more.get("eos_token_id")) if end in ids and end not in ends]
+    return architecture.read_config(raw | {"eos_token_id": ends})
 
 
 @dataclass(frozen=True)

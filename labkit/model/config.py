@@ -43,6 +43,7 @@ class GPT2Config:
     layer_norm_epsilon: float = 1e-5
     tie_word_embeddings: bool = True
     eos_token_id: int | None = None
+    more_eos_token_ids: tuple[int, ...] = ()  # that end a text as well, such as the end of a turn
 
     def __post_init__(self) -> None:
         """Raises CheckpointError naming the field and what it must be."""
@@ -54,7 +55,7 @@ class GPT2Config:
         is_small = is_number(epsilon) and 0 < epsilon < 1
         require("layer_norm_epsilon", epsilon, is_small, "a number between 0 and 1")
         require_flags(self, "tie_word_embeddings")
-        require_token("eos_token_id", self.eos_token_id, self.vocab_size)
+        require_ends(self)
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "GPT2Config":
@@ -64,11 +65,12 @@ class GPT2Config:
         missing = [n for n in ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head") if n not in raw]
         if missing:
             raise CheckpointError(f"config.json lacks {', '.join(missing)}")
-        return cls(**{field.name: raw[field.name] for field in fields(cls) if field.name in raw})
+        given = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
+        return cls(**given | read_ends(raw))
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields as Hugging Face's config has them: by the same names."""
-        return dict(vars(self))
+        """The fields as Hugging Face's config has them."""
+        return with_ends(vars(self))
 
     num_layers, max_positions, hidden_size = called("n_layer"), called("n_positions"), called("n_embd")
     num_heads = num_kv_heads = called("n_head")  # all have a key and a value
@@ -121,10 +123,31 @@ def require_flags(config: object, *names: str) -> None:
         require(name, value, isinstance(value, bool), "true or false")
 
 
-def require_token(name: str, value: object, vocab_size: int) -> None:
-    """Raises CheckpointError unless the value is a token id or None."""
-    is_token = value is None or (is_whole(value) and 0 <= value < vocab_size)
-    require(name, value, is_token, f"one token id, 0 to {vocab_size - 1}, or null")
+def require_ends(config: Any) -> None:
+    """Raises CheckpointError unless what ends a text is token ids, or None."""
+    for value in (config.eos_token_id, *config.more_eos_token_ids):
+        is_token = value is None or (is_whole(value) and 0 <= value < config.vocab_size)
+        what = f"one token id, 0 to {config.vocab_size - 1}, a list of them, or null"
+        require("eos_token_id", value, is_token, what)
+
+
+def as_list(ends: Any) -> list:
+    """The ids in an eos_token_id of Hugging Face's: one, a list of them, or null."""
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
+def read_ends(raw: dict[str, Any]) -> dict[str, Any]:
+    """The two fields that say what ends a text, from the one in a parsed config.json."""
+    first, *more = as_list(raw.get("eos_token_id")) or [None]
+    return {"eos_token_id": first, "more_eos_token_ids": tuple(more)}
+
+
+def with_ends(values: dict[str, Any]) -> dict[str, Any]:
+    """A config's fields with these two as one again."""
+    written = dict(values)
+    if more := written.pop("more_eos_token_ids"):
+        written["eos_token_id"] = [written["eos_token_id"], *more]
+    return written
 
 
 def check_fixed(raw: dict[str, Any], options: dict[str, tuple]) -> None:

@@ -54,8 +54,8 @@ class LanguageModel:
     @property
     def eos_token_ids(self) -> frozenset[int]:
         """The tokens that end a text; none if the model has none."""
-        more = getattr(self.config, "more_eos_token_ids", ())  # which not every architecture has
-        return frozenset({self.tokenizer.eos_token_id, *more} - {None})
+        ends = (self.tokenizer.eos_token_id, *self.config.more_eos_token_ids)
+        return frozenset(end for end in ends if end is not None)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The token ids of a conversation as the model was trained to read it, up to where its answer begins:

@@ -15,11 +15,13 @@ from labkit.errors import CheckpointError
 from labkit.model.config import (
     called,
     check_fixed,
+    read_ends,
     require,
+    require_ends,
     require_flags,
     require_size,
     require_sizes,
-    require_token,
+    with_ends,
 )
 from labkit.model.decoder_weights import Rotary
 
@@ -103,8 +105,7 @@ class LlamaConfig:
         require("rms_norm_eps", eps, is_number(eps) and 0 < eps < 1, "a number between 0 and 1")
         require("rope_theta", theta, is_number(theta) and theta > 1, "a number above 1")
         require_flags(self, "attention_bias", "mlp_bias", "tie_word_embeddings")
-        for token in (self.eos_token_id, *self.more_eos_token_ids):
-            require_token("eos_token_id", token, self.vocab_size)
+        require_ends(self)
 
     @classmethod
     def from_hf(cls, raw: dict[str, Any]) -> "LlamaConfig":
@@ -116,9 +117,6 @@ class LlamaConfig:
         if missing := [name for name in cls.required if name not in raw]:
             raise CheckpointError(f"config.json lacks {', '.join(missing)}")
         given = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
-        given["more_eos_token_ids"] = ()  # no name of Hugging Face's: there, eos_token_id may be a list
-        if isinstance(ends := raw.get("eos_token_id"), list) and ends:
-            given |= {"eos_token_id": ends[0], "more_eos_token_ids": tuple(ends[1:])}
         E, H = (require_size(name, raw[name]) for name in ("hidden_size", "num_attention_heads"))
         if given.get("head_dim") is None:
             if E % H:
@@ -126,7 +124,7 @@ class LlamaConfig:
             given["head_dim"] = E // H
         if given.get("num_key_value_heads") is None:
             given["num_key_value_heads"] = H
-        return cls(**given | read_angles(raw))
+        return cls(**given | read_ends(raw) | read_angles(raw))
 
     num_layers, max_positions = called("num_hidden_layers"), called("max_position_embeddings")
     num_heads, num_kv_heads = called("num_attention_heads"), called("num_key_value_heads")
@@ -145,12 +143,9 @@ class LlamaConfig:
 
     def to_hf(self) -> dict[str, Any]:
         """The fields as Hugging Face's config has them."""
-        written = {name: value for name, value in vars(self).items() if not name.startswith("rope_")}
-        more, long_context = written.pop("more_eos_token_ids"), written.pop("long_context")
-        if more:
-            written["eos_token_id"] = [self.eos_token_id, *more]
-        angles = {"rope_theta": self.rope_theta, "rope_type": "default"}
-        if long_context is not None:
+        written = with_ends(vars(self))
+        angles = {"rope_theta": written.pop("rope_theta"), "rope_type": "default"}
+        if (long_context := written.pop("long_context")) is not None:
             angles |= {"rope_type": "llama3", **vars(long_context)}
         return written | {"rope_parameters": angles}
 
@@ -167,7 +162,7 @@ class LlamaConfig:
 def read_angles(raw: dict[str, Any]) -> dict[str, Any]:
     """The fields of `LlamaConfig` that say how positions are angles, in config.json as transformers 5 writes
     it or as older ones did. Raises CheckpointError for a kind of angles that is not written here."""
-    name = "rope_parameters" if raw.get("rope_parameters") is not None else "rope_scaling"
+    name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"  # where both are, the older wins
     given = raw.get(name) or {}
     require(name, given, isinstance(given, dict), "an object or null")
     check_fixed(given, {"partial_rotary_factor": FIXED_OPTIONS["partial_rotary_factor"]})

@@ -80,6 +80,10 @@ class ModelConfig(Protocol):
     def eos_token_id(self) -> int | None:
         """The token that ends a text; None if the model has none."""
 
+    @property
+    def more_eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a text as well."""
+
 
 class Prefilled(NamedTuple):
     """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""

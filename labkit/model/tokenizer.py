@@ -1,13 +1,12 @@
 """Text to token ids and back."""
 
-import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as BackendTokenizer
@@ -15,9 +14,12 @@ from tokenizers.implementations import ByteLevelBPETokenizer
 
 from labkit.checks import is_whole, quoted, shown
 from labkit.errors import CheckpointError, RequestError
-from labkit.json_file import check_regular, parse_json, read_bytes, read_json
+from labkit.json_file import is_there, parse_json, read_bytes, read_json, read_object
 
 CHARACTERS = 16  # for each token of a limit: a text of no more is encoded in one piece
+CONFIG_FILES = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+# The special tokens that have a name.
+NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
 PANIC = "PanicException"  # of the backend, which gives its class no place to import it from
 
 
@@ -75,12 +77,33 @@ def read_backend(directory: Path) -> BackendTokenizer:
     raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is a file of that name. Raises ValueError unless it is a regular file."""
-    if not os.path.lexists(path):
-        return False
-    check_regular(path)
-    return True
+def read_tokenizer_config(directory: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says; of a checkpoint older than its added_tokens_decoder, with what other
+    files do. Raises ValueError for a damaged one."""
+    config, named, added = (read_object(directory / name) for name in CONFIG_FILES)
+    if "added_tokens_decoder" not in config:
+        config |= named
+        special = special_tokens(config).values()
+        ids = {token_id: {"content": token, "special": token in special} for token, token_id in added.items()}
+        config["added_tokens_decoder"] = ids
+    return config
+
+
+def special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """The special tokens that a tokenizer's config names, by their names."""
+    tokens = {name: config.get(name) for name in NAMES}
+    texts = {name: each.get("content") if isinstance(each, dict) else each for name, each in tokens.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def add_tokens(backend: BackendTokenizer, config: dict[str, Any]) -> None:
+    """Add the tokens that only a tokenizer's config has. Raises ValueError for one that gets another id."""
+    added = {int(token_id): fields for token_id, fields in config["added_tokens_decoder"].items()}
+    for token_id in sorted(added.keys() - backend.get_added_tokens_decoder().keys()):
+        token = AddedToken(**added[token_id])
+        backend.add_tokens([token])
+        if backend.token_to_id(token.content) != token_id:
+            raise ValueError(f"{shown(token.content)} has the id {token_id}, which is not the next one")
 
 
 def check_kind(raw: object) -> None:
@@ -123,6 +146,7 @@ class LibraryTokenizer:
         """
         try:
             backend = read_backend(directory)
+            add_tokens(backend, read_tokenizer_config(directory))
         except ValueError as error:
             raise CheckpointError(f"the tokenizer in {directory} cannot be used: {error}") from error
         except BaseException as error:  # tokenizers raises nothing narrower, and its panics are no Exception

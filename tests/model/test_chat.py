@@ -54,6 +54,13 @@ def test_a_conversation_becomes_the_tokens_that_transformers_makes_of_it(tmp_pat
     assert token_ids == expected["input_ids"]
 
 
+def test_special_tokens_that_stand_in_a_file_of_their_own_are_those_of_transformers(tmp_path: Path):
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": END, "sep_token": END}))
+    model = chat_model(tmp_path, CHATML + "{{ sep_token }}", bos_token=None)
+    expected = AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(TALK, add_generation_prompt=True)
+    assert model.chat_prompt(TALK) == expected["input_ids"]
+
+
 def test_a_conversation_that_cannot_fit_is_not_tokenized_to_its_end(tmp_path: Path):
     voice = chat_model(tmp_path, CHATML).voice
     with pytest.raises(RequestError, match="more than 20 tokens; 10 fit") as refused:

@@ -1,5 +1,6 @@
 """What `load_model` takes. What it refuses is in tests/model/test_checkpoint_broken.py."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -7,12 +8,16 @@ import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from small_checkpoint import save_small_checkpoint
 from torch import Tensor
+from transformers import GenerationConfig
 
 from labkit import load_model
 from labkit.errors import CheckpointError
 from labkit.model import GPT2Config
 from labkit.model.checkpoint import network_without_weights, random_network
+from labkit.model.config import as_list
+from labkit.model.llama_config import LlamaConfig
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 # --- the hub ---------------------------------------------------------------------------------------
@@ -121,6 +126,24 @@ def test_moving_copies_and_stays_tied_and_not_moving_copies_nothing(sound: Path)
     assert (half.dtype, model.dtype, half.name) == (torch.float16, torch.float32, model.name)
     assert half.network.lm_head.weight is half.network.wte.weight
     assert model.network.lm_head.weight is model.network.wte.weight
+
+
+@pytest.mark.parametrize("kind", [GPT2Config, LlamaConfig])
+@pytest.mark.parametrize("ends", [[7, 259, 9], [259, 50256], 7])
+def test_tokens_at_which_transformers_ends_a_text_end_it(tmp_path: Path, kind, ends):
+    """They may be in generation_config.json alone; here, those of config.json end a text as well. One that
+    the vocabulary lacks ends nothing."""
+    save_small_checkpoint(tmp_path, kind)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    theirs = GenerationConfig.from_pretrained(tmp_path).eos_token_id
+    for own in (259, [], [259, 9]):
+        config = json.loads((tmp_path / "config.json").read_text()) | {"eos_token_id": own}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        config = load_model(tmp_path).config
+        found = [config.eos_token_id, *config.more_eos_token_ids]
+        assert sorted(found) == sorted({*as_list(own), *as_list(theirs)} - {50256})
+        assert load_model(tmp_path).eos_token_ids == set(found)
+        assert as_list(config.to_hf()["eos_token_id"]) == found
 
 
 # --- random weights --------------------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers import EXACT, make_engine
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from labkit import LADDER, SamplingParams, load_model, paths
 from labkit.bench import transformers_tokens
@@ -42,8 +44,9 @@ def interleaved(weight: Tensor, num_heads: int) -> Tensor:
     return weight.view(num_heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path: Path, **more: Tensor) -> None:
-    """The small Llama, with a byte a token, as llama.cpp stores it."""
+def write_gguf(path: Path, **changes: Any) -> None:
+    """The small Llama, with a byte a token, as llama.cpp stores it. changes: other fields and tensors, or
+    None for one that is left out."""
     writer = writers.GGUFWriter(path, "llama")
     writer.add_block_count(2)
     writer.add_context_length(64)
@@ -70,8 +73,13 @@ def write_gguf(path: Path, **more: Tensor) -> None:
         heads = 4 if "attn_q" in name else 2
         is_rotated = "attn_q" in name or "attn_k" in name
         writer.add_tensor(name, (interleaved(weight, heads) if is_rotated else weight).numpy())
-    for name, weight in more.items():
-        writer.add_tensor(name.replace("__", "."), weight.numpy())
+    for name, value in changes.items():
+        for named in (*writer.kv_data, *writer.tensors):
+            named.pop(name, None)
+        if isinstance(value, Tensor):
+            writer.add_tensor(name, value.numpy())
+        elif value is not None:
+            writer.add_key_value(name, value, writers.GGUFValueType.get_type(value))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -113,8 +121,66 @@ def test_a_file_that_is_no_model_is_refused_and_leaves_nothing(cache, tmp_path):
         load_model(tmp_path / "none.gguf")
 
 
+# Fields and tensors with which transformers would make another model, or not say what is wrong.
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"split.count": 2}, "is a part of a model: .*--merge"),
+    ({"split.count": 2, "general.architecture": None}, "is a part of a model: .*--merge"),
+    ({"general.architecture": "qwen2"}, "general.architecture = 'qwen2'; labkit runs 'gpt2', 'llama'"),
+    ({"llama.expert_count": 2}, "has a mixture of experts"),
+    ({"llama.attention.head_count_kv": None}, "lacks attention.head_count_kv: load the model's folder"),
+    ({"llama.attention.layer_norm_rms_epsilon": None}, "lacks attention.layer_norm_rms_epsilon: load the"),
+    ({"tokenizer.ggml.tokens": None}, "lacks tokenizer.ggml.tokens: load the model's folder"),
+    ({"llama.rope.scaling.factor": 4.0}, "slows its angles for long texts"),
+    ({"llama.rope.scale_linear": 4.0}, "slows its angles for long texts"),
+    ({"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": False}, "puts no space before"),
+    ({"tokenizer.ggml.eos_token_id": 259}, "has a special token 259, but only 259 tokens"),
+]
+# Those that are seen in what transformers made.
+LOSSES: list[tuple[dict[str, Any], str]] = [
+    ({"llama.context_length": 2**21}, "max_position_embeddings must be a whole number"),
+    ({"blk.1.ffn_up.weight": None}, "lacks model.layers.1.mlp.up_proj.weight: load"),
+    ({"token_embd.weight": None}, "lacks model.embed_tokens.weight: load the model's folder"),
+    ({"blk.0.attn_q.bias": torch.ones(16)}, "has tensors besides the 21 of its kind, which transformers"),
+    ({"llama.rope.dimension_count": 2}, "has sizes of its own, which transformers does not"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTS + LOSSES)
+def test_a_file_of_which_transformers_would_make_another_model_is_refused(
+    cache, tmp_path, monkeypatch, changes, message
+):
+    write_gguf(tmp_path / "odd.gguf", **changes)
+    if (changes, message) in FAULTS:
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    with pytest.raises(CheckpointError, match=rf"odd\.gguf cannot be read as a model in GGUF: .*{message}"):
+        load_model(tmp_path / "odd.gguf")
+    assert not list(cache.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"tokenizer.ggml.eos_token_id": None}, set()),
+        ({"llama.rope.scale_linear": 1.0}, {258}),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, {258}),
+        ({"tokenizer.ggml.add_space_prefix": False}, {258}),
+    ],
+    ids=["no end", "a factor of one", "no factor", "no space before bytes"],
+)
+def test_a_field_that_changes_nothing_may_be_there_and_an_end_is_not_made_up(cache, tmp_path, changes, ends):
+    write_gguf(tmp_path / "even.gguf", **changes)
+    assert load_model(tmp_path / "even.gguf").eos_token_ids == ends
+
+
+def test_a_cache_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "small.gguf" / "cache")
+    write_gguf(tmp_path / "small.gguf")
+    with pytest.raises(CheckpointError, match=r"small\.gguf cannot be converted in .*: .*Not a directory"):
+        load_model(tmp_path / "small.gguf")
+
+
 def test_angles_that_would_be_lost_on_the_way_are_refused(cache, tmp_path):
-    write_gguf(tmp_path / "long.gguf", rope_freqs__weight=torch.ones(2))
+    write_gguf(tmp_path / "long.gguf", **{"rope_freqs.weight": torch.ones(2)})
     with pytest.raises(CheckpointError, match=r"long\.gguf slows its angles for long texts.*safetensors"):
         load_model(tmp_path / "long.gguf")
 

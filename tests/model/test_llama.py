@@ -144,6 +144,14 @@ def test_angles_are_read_as_transformers_5_writes_them_and_as_older_ones_did():
         assert LlamaConfig.from_hf(SIZES | plain) == replace(new, rope_theta=10000.0, long_context=None)
 
 
+@pytest.mark.parametrize("both", [{"rope_theta": 900.0}, {}])
+@pytest.mark.parametrize("scaling", [LLAMA3, {}])
+def test_of_angles_that_are_given_twice_those_are_taken_that_transformers_takes(both, scaling):
+    raw = SIZES | {"rope_parameters": both, "rope_scaling": scaling}
+    theirs = SIZES | {"rope_parameters": TheirLlama.from_dict(raw).rope_parameters}
+    assert LlamaConfig.from_hf(raw) == LlamaConfig.from_hf(theirs)
+
+
 REFUSED = {
     "no size": ({"hidden_size": ...}, "config.json lacks hidden_size"),
     "half a head": ({"hidden_size": 47}, "hidden_size 47 is not a multiple of num_attention_heads 6"),

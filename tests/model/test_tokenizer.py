@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2Tokenizer
 
 from labkit.errors import CheckpointError, RequestError
 from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
@@ -74,12 +74,16 @@ def write_tokenizer_json(directory: Path, **changes: object) -> LibraryTokenizer
     return LibraryTokenizer.from_directory(directory, eos_token_id=0)
 
 
+def write_older_files(directory: Path) -> None:
+    bpe = tokenizer_json()["model"]
+    (directory / "vocab.json").write_text(json.dumps(bpe["vocab"]), encoding="utf-8")
+    merges = "\n".join(["#version: 0.2", *map(" ".join, bpe["merges"])])
+    (directory / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+
+
 def test_vocab_json_and_merges_txt_give_the_same_ids_and_text(tmp_path: Path):
     """GPT-2's older two files."""
-    bpe = tokenizer_json()["model"]
-    (tmp_path / "vocab.json").write_text(json.dumps(bpe["vocab"]), encoding="utf-8")
-    merges = "\n".join(["#version: 0.2", *map(" ".join, bpe["merges"])])
-    (tmp_path / "merges.txt").write_text(merges + "\n", encoding="utf-8")
+    write_older_files(tmp_path)
     older = LibraryTokenizer.from_directory(tmp_path, eos_token_id=0)
     assert older.vocab_size == OURS.vocab_size == VOCAB_SIZE
     for text in TEXTS.values():
@@ -129,6 +133,31 @@ def test_tokens_added_by_a_fine_tune_are_text_unless_they_are_special(tmp_path: 
     assert {VOCAB_SIZE, VOCAB_SIZE + 1} < set(token_ids)
     assert tokenizer.decode(token_ids) == "ab<the user>cdef"
     assert tokenizer.vocab_size == VOCAB_SIZE + 2
+
+
+ADDED = {"<the user>": VOCAB_SIZE, "<tool>": VOCAB_SIZE + 1}
+DECODER = {ADDED[token]: {"content": token, "special": token == "<tool>"} for token in ADDED}
+OUTSIDE = {
+    "a tokenizer's config": {"tokenizer_config.json": {"added_tokens_decoder": DECODER}},
+    "a file of their own": {"added_tokens.json": ADDED, "special_tokens_map.json": {"pad_token": "<tool>"}},
+}
+
+
+@pytest.mark.parametrize("files", OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize("older", [False, True], ids=["tokenizer.json", "vocab.json"])
+def test_tokens_outside_of_the_vocabulary_are_those_of_transformers(tmp_path: Path, files: dict, older: bool):
+    write_older_files(tmp_path) if older else write_tokenizer_json(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    ours, theirs = LibraryTokenizer.from_directory(tmp_path, 0), GPT2Tokenizer.from_pretrained(tmp_path)
+    token_ids = ours.encode("ab<the user>cd<tool>ef")
+    assert set(ADDED.values()) < set(token_ids)
+    assert token_ids == theirs.encode("ab<the user>cd<tool>ef")
+    assert ours.decode(token_ids) == theirs.decode(token_ids, skip_special_tokens=True) == "ab<the user>cdef"
+    (tmp_path / "tokenizer_config.json").unlink(missing_ok=True)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<gap>": VOCAB_SIZE + 9}))
+    with pytest.raises(CheckpointError, match=r"'<gap>' has the id \d+, which is not the next one"):
+        LibraryTokenizer.from_directory(tmp_path, 0)
 
 
 def test_a_text_that_has_no_tokens_is_refused(tmp_path: Path):
