@@ -55,11 +55,6 @@ class Service:
         """Seconds of a decode step of so many requests."""
         return float(np.interp(running, list(self.steps), list(self.steps.values())))
 
-    def requests_per_second(self, answer: float) -> float:
-        """The most that a replica with a full batch can serve whose prompts' beginnings are all cached."""
-        prompts = BATCH * QUESTION * self.prompt_token / answer
-        return BATCH / (answer * (self.step(BATCH) + prompts))
-
 
 @dataclass
 class Asked:
@@ -170,8 +165,11 @@ class Fleet:
     prefixes: int = 4
 
     def rate(self, share: float) -> float:
-        """Requests per second that are this share of what all replicas can serve."""
-        return share * self.replicas * self.service.requests_per_second(mean_answer())
+        """Requests per second that are this share of what all replicas can serve, with full batches and the
+        beginnings of all prompts cached."""
+        answer, service = mean_answer(), self.service
+        seconds = answer * service.step(BATCH) + BATCH * QUESTION * service.prompt_token  # of a full batch
+        return share * self.replicas * BATCH / seconds
 
     def steady(self, share: float, num: int, seed: int, lost: int = 0) -> FleetRun:
         """`num` requests at a rate. The second half of them is counted, when the caches have filled; as it

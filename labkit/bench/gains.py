@@ -60,7 +60,9 @@ def gains_of(record: RanksRecord) -> list[Gain]:
         rates = record.rate(ONE, requests), record.rate(side, requests)
         bandwidths, sum_us = None, None
         if network is not None:
-            bytes_of_token = read_bytes(network, record, requests) / (requests * (record.max_new_tokens - 1))
+            prompts, new = [record.prompt_tokens] * requests, [record.max_new_tokens] * requests
+            limit = workload_limit(network, prompts, new, requests, bandwidth=1.0)
+            bytes_of_token = limit.num_bytes / limit.num_tokens
             bandwidths = rates[0] * bytes_of_token, rates[1] * bytes_of_token / record.ranks
             num_sums = SUMS_PER_LAYER * network.config.num_layers
             sum_us = record.sums_us(side, requests) / num_sums or None
@@ -79,12 +81,6 @@ def gains_of(record: RanksRecord) -> list[Gain]:
             )
         )
     return made
-
-
-def read_bytes(network: Network, record: RanksRecord, requests: int) -> int:
-    """Bytes that one GPU must read to decode all tokens of a run."""
-    prompts, new = [record.prompt_tokens] * requests, [record.max_new_tokens] * requests
-    return workload_limit(network, prompts, new, requests, 1.0).num_bytes
 
 
 def all_gains(records: Iterable[RanksRecord]) -> list[Gain]:

@@ -38,7 +38,6 @@ class PreparedForward(Network):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self._num_layers = config.num_layers
         self.weight = nn.Parameter(torch.zeros(1))  # which tells the network's device and dtype
         self._qkv: dict[int, Tensor] = {}  # by batch size
 
@@ -57,7 +56,7 @@ class PreparedForward(Network):
         # Views of one tensor, as the model makes them.
         heads = split_heads(self._qkv[B], c.num_heads, c.num_kv_heads)
         query, key, value = (each.transpose(1, 2) for each in heads)  # [B, H or G, 1, D]
-        for layer_idx in range(self._num_layers):
+        for layer_idx in range(c.num_layers):
             attend(layer_idx, query, key, value)
         return self._qkv[B].new_zeros(B, 2)
 
@@ -134,23 +133,15 @@ def time_host_steps(
         raise OptionError(f"{num_steps} steps do not fit; a block has room for {room - WARMUP_STEPS}")
     batch_size = engine.scheduler.config.max_batch_size
     prompts = steady_prompts(batch_size, lengths)
-    step_seconds, tables_seconds, append_seconds = [], [], []
+    steps = []
     with steady_decode(engine, prompts, WARMUP_STEPS, room), timed_parts(engine) as parts:
         for _ in range(num_steps):
             synchronize(engine.device)
             parts.clear()
             started = time.perf_counter()
             engine.step()
-            step_seconds.append(time.perf_counter() - started)
-            tables_seconds.append(parts["tables"])
-            append_seconds.append(parts["append"])
-    return HostTime(
-        batch_size,
-        engine.model.config.num_layers,
-        tuple(step_seconds),
-        tuple(tables_seconds),
-        tuple(append_seconds),
-    )
+            steps.append((time.perf_counter() - started, parts["tables"], parts["append"]))
+    return HostTime(batch_size, engine.model.config.num_layers, *zip(*steps, strict=True))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -84,16 +84,19 @@ class Sides:
         once."""
         prompts = [self._prompt() for _ in range(self._num)]
         times = sorted(within * self._numbers.random() for _ in prompts)
+        asked = zip(prompts, times, strict=True)
+        requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
         if side == IN_PROCESS:
-            return run_in_process(self.engine, prompts, times, self._params)
+            return run_in_process(self.engine, requests)
+        bodies = bodies_of(self.engine.model.name, requests)
         if side != BY_THREAD:
             port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
-            return self._readers.run(side, port, self._bodies(prompts), times)
+            return self._readers.run(side, port, bodies, times)
         from labkit.serve import RunningServer, make_app  # which need an extra
 
         with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
             port = int(running.url.rpartition(":")[2])
-            return self._readers.run(side, port, self._bodies(prompts), times)
+            return self._readers.run(side, port, bodies, times)
 
     def seconds_at(self, share: float, rate: float) -> float:
         """In how many seconds all must ask, so that they ask for that share of a rate of tokens."""
@@ -103,10 +106,6 @@ class Sides:
         vocab_size = self.engine.model.config.vocab_size
         return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))
 
-    def _bodies(self, prompts: Sequence[tuple[int, ...]]) -> list[dict]:
-        requests = [Request(prompt, self._params) for prompt in prompts]
-        return bodies_of(self.engine.model.name, requests)
-
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
     """What is sent for each request: greedy, streamed, all its tokens. model: its name for clients."""
@@ -115,15 +114,9 @@ def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
     return [asked | {"prompt": each.prompt, "max_tokens": each.params.max_new_tokens} for each in requests]
 
 
-def run_in_process(
-    engine: InferenceEngine,
-    prompts: Sequence[tuple[int, ...]],
-    times: Sequence[float],
-    params: SamplingParams,
-) -> HttpRun:
+def run_in_process(engine: InferenceEngine, requests: tuple[Request, ...]) -> HttpRun:
     """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
-    requests = (Request(prompt, params, at) for prompt, at in zip(prompts, times, strict=True))
-    workload = Workload(engine.model, tuple(requests), engine.device)
+    workload = Workload(engine.model, requests, engine.device)
     run, _ = run_streaming(workload, engine, TASKS)
     felt = run.latency
     frames = len(felt.itl) + len(felt.ttft)
@@ -166,6 +159,6 @@ class ServerCommand:
         self.process.stderr.close()
 
 
-def rounded(times: Iterator[float] | Sequence[float]) -> tuple[float, ...]:
+def rounded(times: Iterable[float]) -> tuple[float, ...]:
     """Times in seconds, to a tenth of a microsecond."""
     return tuple(round(seconds, 7) for seconds in times)

@@ -177,15 +177,11 @@ def chain_seconds(device: torch.device | str, num_kernels: int) -> float | None:
         return None
     with torch.cuda.device(device):
         number = torch.zeros(1, device=device)
-        number.add_(1)  # loaded before the capture
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(num_kernels):
-                number.add_(1)
+        chain = launcher([lambda: number.add_(1)], device, num_kernels)
 
         def replay() -> None:
             for _ in range(REPLAYS):
-                graph.replay()
+                chain()
 
         return fastest_seconds(replay, device) / REPLAYS
 
@@ -203,28 +199,21 @@ def fastest_seconds(run: Callable[[], object], device: torch.device) -> float:
 
     The fastest, because noise only ever hides a ceiling.
     """
+    return min([synchronized_seconds(run, device) for _ in range(11)][2:])
 
-    def timed() -> float:
-        synchronize(device)
-        started = time.perf_counter()
-        run()
-        synchronize(device)
-        return time.perf_counter() - started
 
-    timed(), timed()
-    return min(timed() for _ in range(9))
+def synchronized_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds from a device that is done with all before to one that is done with the run, too."""
+    synchronize(device)
+    started = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - started
 
 
 def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
     """Seconds of each of `num_steps` decode steps of an engine in `watch.steady_decode`, synchronized."""
-    seconds = []
-    for _ in range(num_steps):
-        synchronize(engine.device)
-        started = time.perf_counter()
-        engine.step()
-        synchronize(engine.device)
-        seconds.append(time.perf_counter() - started)
-    return seconds
+    return [synchronized_seconds(engine.step, engine.device) for _ in range(num_steps)]
 
 
 def launcher(
@@ -250,9 +239,7 @@ def launcher(
 def timed(launch: Callable[[], object], device: torch.device) -> float:
     """Seconds that a launch takes; on a GPU between two events on its stream."""
     if device.type != "cuda":
-        started = time.perf_counter()
-        launch()
-        return time.perf_counter() - started
+        return synchronized_seconds(launch, device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     launch()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from torch.autograd import DeviceType
-from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
 from labkit.bench.limit import synchronize
@@ -48,30 +47,20 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     in_step = [e for e in events if e.time_range.start >= origin and e is not step]
     on_cpu = [e for e in in_step if e.device_type == DeviceType.CPU]
     on_gpu = [e for e in in_step if e.device_type == DeviceType.CUDA]
+    aten = [e for e in on_cpu if e.name.startswith("aten::")]
 
     def spans(chosen: Sequence) -> tuple[Span, ...]:
-        made = [
-            Span(
-                qualified_name(e.name),
-                round(e.time_range.start - origin, 1),
-                round(e.time_range.elapsed_us(), 1),
-            )
-            for e in chosen
-        ]
+        rows = ((e.name, e.time_range.start - origin, e.time_range.elapsed_us()) for e in chosen)
+        made = [Span(qualified_name(name), round(start, 1), round(us, 1)) for name, start, us in rows]
         return tuple(sorted(made, key=lambda s: s.start))
 
     return StepProfile(
         batch_size=batch_size,
         duration=step.time_range.elapsed_us(),
         ranges=spans([e for e in on_cpu if e.name.startswith(RANGE_PREFIX)]),
-        operators=spans([e for e in on_cpu if e.name.startswith("aten::") and not is_operator(e.cpu_parent)]),
+        operators=spans([e for e in aten if not (e.cpu_parent and e.cpu_parent.name.startswith("aten::"))]),
         kernels=spans([e for e in on_gpu if not e.name.startswith(RANGE_PREFIX)]),
     )
-
-
-def is_operator(event: FunctionEvent | None) -> bool:
-    """Whether an event of the profiler is an aten operator; None is none."""
-    return event is not None and event.name.startswith("aten::")
 
 
 def write_trace(engine: InferenceEngine, num_steps: int, path: Path) -> None:

@@ -60,11 +60,6 @@ class Consumer:
         self.completion = chunk.completion
         self.progress(len(chunk.token_ids))
 
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens the completed request made."""
-        return len(self.completion.token_ids)
-
 
 def run_streaming(
     workload: Workload,
@@ -100,10 +95,8 @@ def run_streaming(
 def read_by_threads(
     server: StreamingServer, workload: Workload, progress: Callable[[int], object]
 ) -> list[Consumer]:
-    """Serve each request that is not refused to a thread of its own, then close the server.
-
-    Returns the consumers, in order of arrival.
-    """
+    """Serve each request that is not refused to a thread of its own, then close the server; the consumers, in
+    order of arrival."""
     consumers, reading = [], []
     # On an error the server closes first, which ends the streams that the pool's threads read.
     with ThreadPoolExecutor(len(workload.requests)) as pool, server:
@@ -122,10 +115,8 @@ def read_by_threads(
 def read_by_tasks(
     server: StreamingServer, workload: Workload, progress: Callable[[int], object]
 ) -> list[Consumer]:
-    """Serve each request that is not refused to a task, all on one event loop, then close the server.
-
-    Returns the consumers, in order of arrival.
-    """
+    """Serve each request that is not refused to a task, all on one event loop, then close the server; the
+    consumers, in order of arrival."""
 
     async def read_all() -> list[Consumer]:
         consumers, reading = [], []
@@ -160,4 +151,4 @@ def felt_latency(consumers: list[Consumer]) -> LatencyMetrics:
     ITL: the gaps between chunks, which are single tokens unless the stream interval is larger.
     """
     timings = [Timing(c.stream.submitted, c.completion.timing.admitted, tuple(c.times)) for c in consumers]
-    return metrics_of(timings, [consumer.num_tokens for consumer in consumers])
+    return metrics_of(timings, [len(c.completion.token_ids) for c in consumers])

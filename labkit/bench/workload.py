@@ -1,6 +1,7 @@
 """A workload: requests, and the engine that a run of them gets."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -183,8 +184,7 @@ def make_run(
 
 def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """How often each append path ran between two readings of the engine's counter; those that ran."""
-    counted = {path: count - before.get(path, 0) for path, count in after.items()}
-    return {path: count for path, count in counted.items() if count}
+    return dict(Counter(after) - Counter(before))
 
 
 def latency_metrics(completions: Sequence[Completion]) -> LatencyMetrics:

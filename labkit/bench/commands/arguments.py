@@ -1,9 +1,9 @@
 """Flags that several commands share, named as in the write-ups, and what becomes of them."""
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -266,10 +266,9 @@ def alike_requests(args: WorkloadFlags, model: LanguageModel) -> tuple[Request, 
 
 def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:
     """Tokens of all prompts together, 1 at least."""
-    counts = Counter(request.prompt for request in requests)
-    encode = model.tokenizer.encode
-    lengths = {p: len(encode(p)) if isinstance(p, str) else len(p) for p in counts}
-    return max(1, sum(lengths[prompt] * count for prompt, count in counts.items()))
+    encode = cache(model.tokenizer.encode)  # most prompts are alike
+    prompts = [request.prompt for request in requests]
+    return max(1, sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts))
 
 
 def require_positions(workload: Workload, args: ModelFlags, name: str = "the run") -> None:

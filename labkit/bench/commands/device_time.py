@@ -68,7 +68,7 @@ def kernel_table(made: TracedStep) -> pd.DataFrame:
 
 
 def device_time(
-    engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int = 30
+    engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int
 ) -> TracedStep:
     """Trace `num_steps` decode steps of these prompts, which have one length. rung: the engine's.
 

@@ -6,7 +6,7 @@ shows nothing. With --acceptance, drafts are right with a chance that is set, an
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,7 +77,7 @@ def run(args: Settings) -> None:
         else:
             for batch_size in DIALED_BATCHES:
                 dial(model, device, batch_size, args, samples)
-    print(table_of(samples).to_string() if args.acceptance is None else dial_table(samples).to_string())
+    print(table_of(samples).to_string())
     for name, tasks in ("grounded", ("summarize", "edit", "code")), ("free", ("free",)):
         if of_these := [sample for sample in samples if getattr(sample, "task", None) in tasks]:
             speedup, interval = together(of_these)
@@ -119,10 +119,8 @@ def dial(
     prompts = torch.randint(model.config.vocab_size, shape, generator=numbers).tolist()
     chance = torch.zeros(1, device=device)
     parts = {"speculation": partial(DialedStep, chance=chance)}
-    longest, params = (
-        DIALED_PROMPT + args.max_new_tokens,
-        SamplingParams(args.max_new_tokens, stop_on_eos=False),
-    )
+    longest = DIALED_PROMPT + args.max_new_tokens
+    params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
     engines = (
         engine_for(model, device, batch_size, longest, FINISHED.options),
         engine_for(model, device, batch_size, longest, NGRAMS, parts),
@@ -179,30 +177,22 @@ def answer(engine: InferenceEngine, prompts: list[list[int]], params: SamplingPa
     )
 
 
-def table_of(samples: list[DraftedTask]) -> pd.DataFrame:
-    """A row per task."""
-    rows = [
-        {"task": f"{sample.task}: {sample.name}", "new tokens": sample.new_tokens, **worth_of(sample)}
-        for sample in samples
-    ]
-    return pd.DataFrame(rows).set_index("task")
-
-
-def dial_table(samples: list[DialedRun]) -> pd.DataFrame:
-    """A row per number of requests and chance."""
-    rows = [{"requests": run.requests, "chance": run.chance, **worth_of(run)} for run in samples]
-    return pd.DataFrame(rows).set_index("requests")
-
-
-def worth_of(sample: DraftedTask | DialedRun) -> dict[str, Any]:
-    """What both tables say of drafts in a sample."""
-    return {
-        "tokens a step": round(sample.tokens_a_step, 2),
-        "drafted": sample.drafted,
-        "accepted": sample.accepted,
-        "speedup": f"x{sample.comparison.speedup:.2f}",
-        "interval": str(sample.comparison.interval),
-    }
+def table_of(samples: Sequence[DraftedTask] | Sequence[DialedRun]) -> pd.DataFrame:
+    """A row per task, or per number of requests and chance: what drafts are worth there."""
+    rows: list[dict[str, Any]] = []
+    for sample in samples:
+        if isinstance(sample, DraftedTask):
+            rows.append({"task": f"{sample.task}: {sample.name}", "new tokens": sample.new_tokens})
+        else:
+            rows.append({"requests": sample.requests, "chance": sample.chance})
+        rows[-1] |= {
+            "tokens a step": round(sample.tokens_a_step, 2),
+            "drafted": sample.drafted,
+            "accepted": sample.accepted,
+            "speedup": f"x{sample.comparison.speedup:.2f}",
+            "interval": str(sample.comparison.interval),
+        }
+    return pd.DataFrame(rows).set_index(next(iter(rows[0])))
 
 
 class DialedStep(VerifyStep):

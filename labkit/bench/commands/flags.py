@@ -64,7 +64,18 @@ class Flags:
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
         """Add a flag for each field."""
         for each in cls.flags():
-            add_flag(parser, f"--{each.name.replace('_', '-')}", each.default, **each.metadata)
+            name, default = f"--{each.name.replace('_', '-')}", each.default
+            what, kind, choices, also = each.metadata.values()
+            if default is False:
+                parser.add_argument(name, action="store_true", help=what)
+                continue
+            if default is not None and "(default:" not in what:
+                what += " (default: %(default)s)"
+            names = [name, also] if also else [name]
+            about = {"choices": choices} if choices else {"type": kind.convert, "metavar": kind.shown}
+            # A list is text, as on a command line, so that --help shows it as it is written.
+            shown = as_written(default) if isinstance(default, tuple) else default
+            parser.add_argument(*names, default=shown, help=what, **about)
 
     @classmethod
     def of(cls, args: argparse.Namespace, device: torch.device) -> tuple["Flags", str]:
@@ -102,22 +113,6 @@ class Flags:
             if not len(made):
                 raise
             self.mark_interrupted()
-
-
-def add_flag(
-    parser: argparse.ArgumentParser, name: str, default: Any, what: str, kind: Kind, choices: Any, also: Any
-) -> None:
-    """Add what a field says to a parser."""
-    if default is False:
-        parser.add_argument(name, action="store_true", help=what)
-        return
-    if default is not None and "(default:" not in what:
-        what += " (default: %(default)s)"
-    names = [name, also] if also else [name]
-    about = {"choices": choices} if choices else {"type": kind.convert, "metavar": kind.shown}
-    # A list is text, as on a command line, so that --help shows it as it is written.
-    shown = as_written(default) if isinstance(default, tuple) else default
-    parser.add_argument(*names, default=shown, help=what, **about)
 
 
 def as_written(value: object) -> str:

@@ -25,7 +25,6 @@ from labkit.results.kernel_times import AppendTime
 
 H, D, BLOCK_SIZE, LAYERS = 12, 64, 64, 12  # GPT-2's, written in turn
 BATCH_SIZES = tuple(2**i for i in range(12))  # 1 to 2048
-SMALL_SIZES = (1, 8, 64)  # on a CPU
 ROUNDS = 10
 
 
@@ -33,9 +32,7 @@ ROUNDS = 10
 class Settings(DeviceFlags):
     """The command's flags."""
 
-    batch_sizes: tuple[int, ...] = batch_sizes_flag(
-        ByDevice(BATCH_SIZES, SMALL_SIZES), "are written together"
-    )
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice(BATCH_SIZES, (1, 8, 64)), "are written together")
     repeats: int = flag(15, "each form and size is measured this many times", COUNT)
 
 

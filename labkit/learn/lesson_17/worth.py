@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
-from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, dial_table, engine_for
+from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, engine_for, table_of
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
 from labkit.kernels import ngram_drafts_plain
@@ -175,7 +175,7 @@ def show_dial() -> pd.DataFrame | None:
     title = f"{records[0].model}, one request, {records[0].host.device}: what drafts gain"
     draw_curves(dial_curves(records[0]), "chance that a draft is right", "times as fast", title)
     plt.show()
-    return dial_table(records[0].samples)
+    return table_of(records[0].samples)
 
 
 def dial_curves(record: DialRecord) -> dict[str, dict[float, float]]:
