@@ -19,7 +19,6 @@ READ, WRITE = "read", "write"
 WINDOW = 2**44  # bytes from one tensor's made-up address to the next: an offset that runs away stays its own
 
 Program = tuple[int, ...]  # a program's place in the grid
-ATOMICS = ("create_atomic_rmw", "create_atomic_cas")
 
 
 @dataclass(frozen=True)
@@ -214,22 +213,23 @@ class _Memory:
 def _stand_ins(builder: Any, note: Callable, handle: Callable) -> dict[str, Callable]:
     """By name, what takes the place of the interpreter's accesses to memory: noted, and kept inside."""
     load, store = builder.create_masked_load, builder.create_masked_store
-    rmw, cas = (getattr(builder, name) for name in ATOMICS)
+    rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
 
-    def lanes(pointers: Any, mask: Any) -> np.ndarray:
-        return np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.data.shape)
+    def noted(kind: str, pointers: Any, mask: Any) -> tuple[Any, Any]:
+        lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.data.shape)
+        real, is_inside = note(kind, pointers, lanes)
+        return real, handle(is_inside, tl.int1)
 
-    def noted_load(pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        real, is_inside = note(READ, pointers, lanes(pointers, mask))
-        return load(real, handle(is_inside, tl.int1), other, *rest)
+    def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+        return load(*noted(READ, pointers, mask), *rest)
 
     def noted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        real, is_inside = note(WRITE, pointers, lanes(pointers, mask))
-        return store(real, value, handle(is_inside, tl.int1), *rest)
+        real, inside = noted(WRITE, pointers, mask)
+        return store(real, value, inside, *rest)
 
     def noted_rmw(operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        real, is_inside = note(WRITE, pointers, lanes(pointers, mask))
-        return rmw(operation, real, value, handle(is_inside, tl.int1), *rest)
+        real, inside = noted(WRITE, pointers, mask)
+        return rmw(operation, real, value, inside, *rest)
 
     def noted_cas(pointers: Any, *rest: Any) -> Any:
         real, is_inside = note(WRITE, pointers, np.ones(pointers.data.shape, dtype=bool))
@@ -240,8 +240,8 @@ def _stand_ins(builder: Any, note: Callable, handle: Callable) -> dict[str, Call
     return {
         "create_masked_load": noted_load,
         "create_masked_store": noted_store,
-        ATOMICS[0]: noted_rmw,
-        ATOMICS[1]: noted_cas,
+        "create_atomic_rmw": noted_rmw,
+        "create_atomic_cas": noted_cas,
     }
 
 

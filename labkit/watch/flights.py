@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from labkit.engine import InferenceEngine
 from labkit.engine.overlap import NextTokens
@@ -31,19 +32,9 @@ class Flights:
     calls: int = 0
 
     @property
-    def tokens_launched(self) -> int:
-        """How many tokens the launched steps make: one per step and request."""
-        return sum(len(flight.request_ids) for flight in self.flights)
-
-    @property
-    def tokens_handed_out(self) -> int:
-        """How many tokens of the launched steps were handed to their requests."""
-        return sum(len(flight.handed_to) for flight in self.flights)
-
-    @property
     def tokens_to_nobody(self) -> int:
-        """How many tokens of the launched steps no request got."""
-        return self.tokens_launched - self.tokens_handed_out
+        """How many tokens of the launched steps, one per step and request, no request got."""
+        return sum(len(flight.request_ids) - len(flight.handed_to) for flight in self.flights)
 
 
 @contextmanager
@@ -63,21 +54,18 @@ def record_flights(engine: InferenceEngine) -> Iterator[Flights]:
             ids = [request.request_id for request in requests]
             flight = Flight(len(watched.flights) + 1, watched.calls, ids)
             watched.flights.append(flight)
-            stack.enter_context(replaced(step_in_flight, "read", noting_read(flight)))
+            stack.enter_context(replaced(step_in_flight, "read", partial(noting_read, flight)))
             return step_in_flight
 
         return start
 
-    def noting_read(flight: Flight) -> Callable:
-        def wrapper(inner: Callable[[], list[int | None]]) -> Callable[[], list[int | None]]:
-            def read() -> list[int | None]:
-                flight.token_ids = inner()
-                flight.read_in = watched.calls
-                return flight.token_ids
+    def noting_read(flight: Flight, inner: Callable[[], list[int | None]]) -> Callable:
+        def read() -> list[int | None]:
+            flight.token_ids = inner()
+            flight.read_in = watched.calls
+            return flight.token_ids
 
-            return read
-
-        return wrapper
+        return read
 
     def noting_tokens(inner: Callable[..., NextTokens]) -> Callable[..., NextTokens]:
         def next_tokens(running: RunningRequests) -> NextTokens:

@@ -1,5 +1,7 @@
 """How the block of each decoded token was made ready, step by step."""
 
+from collections import Counter
+
 from labkit.engine import InferenceEngine
 
 READY_PATHS = ("in_place", "boundary", "copy_on_write", "first")  # by the names of the engine's counter
@@ -15,11 +17,7 @@ def record_paths(engine: InferenceEngine, num_steps: int) -> list[dict[str, int]
     for _ in range(num_steps):
         engine.step()
         after = engine.stats().append_paths
-        steps.append(
-            {
-                path: (after.get(path, 0) - before.get(path, 0)) // engine.kv_manager.num_tables
-                for path in READY_PATHS
-            }
-        )
+        taken = Counter(after) - Counter(before)
+        steps.append({path: taken[path] // engine.kv_manager.num_tables for path in READY_PATHS})
         before = after
     return steps

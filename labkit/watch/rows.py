@@ -16,30 +16,27 @@ MARK = -1  # no block has this number
 COLUMNS = ("step", "request", "layer", "tokens", "blocks", "reason")
 
 
-class RowWatch:
-    """Tells rows that are made anew from rows that are kept, seen from outside: before a session is asked
-    again, the last entry of the row it gave earlier gets a mark, which a row made anew has lost.
-    """
+Seen = dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]]  # by session and layer: row and blocks
 
-    def __init__(self) -> None:
-        self._seen: dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]] = {}
 
-    def ask(self, session: InferenceSession, layer_idx: int, offset: int) -> tuple[Tensor, str]:
-        """The session's row as it is, and why it was made or kept, as `reason_of` says."""
-        key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
-        if key not in self._seen:
-            row, reason = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset), "first"
-        else:
-            earlier, blocks_then = self._seen[key]
-            last_entry = earlier[-1].item()
-            earlier[-1:].fill_(MARK)
-            row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
-            kept = row[-1].item() == MARK
-            if kept:
-                row[-1:].fill_(last_entry)
-            reason = reason_of(kept, blocks_then, block_ids)
-        self._seen[key] = row, block_ids
-        return row, reason
+def ask(session: InferenceSession, layer_idx: int, offset: int, seen: Seen) -> tuple[Tensor, str]:
+    """A session's row as it is, and why it was made or kept, as `reason_of` says, told from outside: before
+    the session is asked again, the last entry of the row it gave earlier, which is in `seen`, gets a mark,
+    which a row made anew has lost."""
+    key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
+    if key not in seen:
+        row, reason = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset), "first"
+    else:
+        earlier, blocks_then = seen[key]
+        last_entry = earlier[-1].item()
+        earlier[-1:].fill_(MARK)
+        row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
+        kept = row[-1].item() == MARK
+        if kept:
+            row[-1:].fill_(last_entry)
+        reason = reason_of(kept, blocks_then, block_ids)
+    seen[key] = row, block_ids
+    return row, reason
 
 
 def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
@@ -68,14 +65,15 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
     tables = step.block_tables if isinstance(step, DecodeStep) else None
     if not isinstance(tables, CachedBlockTables):
         raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
-    watch, lines = RowWatch(), []
+    seen: Seen = {}
+    lines = []
     steps_before = engine.stats().counters.steps
 
     def watched(session: InferenceSession, step: int, request_id: int) -> Any:
         """What stands for a session in `fill`, and tells of each row that it is asked for."""
 
         def row_of(*, layer_idx: int, offset: int) -> Tensor:
-            row, reason = watch.ask(session, layer_idx, offset)
+            row, reason = ask(session, layer_idx, offset, seen)
             num_blocks = len(session.block_ids_per_layer[layer_idx])
             lines.append((step, request_id, layer_idx, session.num_tokens, num_blocks, reason))
             return row

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 from torch import Tensor
@@ -35,8 +36,8 @@ class SendWatch:
 
     def __init__(self, step: ResidentDecodeStep) -> None:
         self.slots, self.block_size = step.slots, step.kv_manager.block_size
-        self.requests: list[dict[str, object]] = []
-        self.steps: list[dict[str, object]] = []
+        self.requests: list[tuple] = []
+        self.steps: list[tuple] = []
         self.step_number = 0
         self._sent: dict[str, list] = {}
         self._updated: tuple | None = None  # the arguments of an update whose sends are not delivered yet
@@ -46,17 +47,14 @@ class SendWatch:
         """Inside the block, note every update of the slots and all that it sends."""
         with ExitStack() as stack:
             for name in ("send_mapping", "send_states", "send_rows"):
-                stack.enter_context(replaced(self.slots, name, noting(self._keep(name))))
+                stack.enter_context(replaced(self.slots, name, noting(partial(self._keep, name))))
             stack.enter_context(replaced(self.slots.staging, "send", noting(self._count)))
             stack.enter_context(replaced(self.slots, "update", noting(self._begin)))
             stack.enter_context(replaced(self.slots, "deliver", self._delivering))
             yield
 
-    def _keep(self, name: str) -> Callable[[Collection], None]:
-        def keep(sent: Collection) -> None:
-            self._sent[name] = list(sent)
-
-        return keep
+    def _keep(self, name: str, sent: Collection) -> None:
+        self._sent[name] = list(sent)
 
     def _count(self, numbers: Tensor) -> None:
         self._sent.setdefault("copies", []).append(numbers.nbytes)
@@ -68,25 +66,20 @@ class SendWatch:
         def deliver() -> None:
             inner()
             if self._updated is not None:  # else a steady batch's rows, without an update
-                self._note_step()
-                self._note_requests(*self._updated)
+                self._note(*self._updated)
                 self._updated = None
 
         return deliver
 
-    def _note_step(self) -> None:
-        states, rows = self._sent.get("send_states", []), self._sent.get("send_rows", [])
-        copies = self._sent.get("copies", [])
-        counts = ("send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
-        self.steps.append(dict(zip(OF_STEPS, (self.step_number, *counts), strict=True)))
-
-    def _note_requests(
+    def _note(
         self,
         requests: Sequence[Request],
         sessions: Sequence[InferenceSession],
         changed: Sequence[Sequence[int]],
     ) -> None:
-        states, rows = self._sent.get("send_states", []), self._sent.get("send_rows", [])
+        states, rows, copies = (self._sent.get(name, []) for name in ("send_states", "send_rows", "copies"))
+        counts = ("send_mapping" in self._sent, len(states), len(rows), len(copies), sum(copies))
+        self.steps.append((self.step_number, *counts))
         dirty = {place for places in changed for place in places}
         for place, (request, session) in enumerate(zip(requests, sessions, strict=True)):
             took = "in_place"
@@ -94,7 +87,7 @@ class SendWatch:
                 took = "copy_on_write" if session.num_tokens % self.block_size else "boundary"
             sent = "joined" if request in states else took if session in rows else "nothing"
             about = (request.request_id, self.slots.slot_of[session], session.num_tokens, took, sent)
-            self.requests.append(dict(zip(OF_REQUESTS, (self.step_number, *about), strict=True)))
+            self.requests.append((self.step_number, *about))
 
 
 def record_sends(engine: InferenceEngine, num_steps: int) -> Sends:

@@ -1,8 +1,8 @@
 """What steps ask of the block manager, the model and the device, counted."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -73,22 +73,4 @@ def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
         counts["in a steady batch"] += 1
 
     with replaced(step, "launch", noting(on_launch)), replaced(step, "start", noting(on_start)):
-        yield counts
-
-
-@contextmanager
-def count_calls_of(owner: object, kinds: dict[str, str]) -> Iterator[Counter[str]]:
-    """Count the calls of the owner's watch points inside the block.
-
-    kinds: the name to count each watch point under; a name that is never called has 0. Raises OptionError if
-    the owner has no such watch point.
-    """
-    counts = Counter(dict.fromkeys(kinds.values(), 0))
-
-    def counting(kind: str) -> Callable[[Callable], Callable]:
-        return noting(lambda *_, **__: counts.update([kind]))
-
-    with ExitStack() as stack:
-        for name, kind in kinds.items():
-            stack.enter_context(replaced(owner, name, counting(kind)))
         yield counts

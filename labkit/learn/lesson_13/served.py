@@ -21,7 +21,6 @@ from labkit.model.tokenizer import WordTokenizer
 from labkit.show import JoinStep
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import noting, replaced
-from labkit.watch.work import count_calls_of
 
 # --- the steps of an engine, counted: what each computes, and who gets a token in it -------------------
 
@@ -224,9 +223,10 @@ def num_stores(engine: InferenceEngine, asked: Asks) -> int:
     add_all(engine, [(prompt, 1) for prompt, _ in asked])  # with one new token each: no decode step stores
     if isinstance(engine.prefill, PackedPrefill):
         attention = engine.prefill.chunk_step.device_step.attention
-        with count_calls_of(attention, {"kv_append": "stores"}) as calls:
+        calls: list[tuple] = []
+        with replaced(attention, "kv_append", noting(lambda *stored, **_: calls.append(stored))):
             engine.step()
-        return calls["stores"]
+        return len(calls)
     with Stores(engine) as stores:
         engine.step()
     return stores.count
