@@ -45,10 +45,8 @@ class CostCard:
 
     def column(self) -> dict[str, int]:
         """The counts by the words of a table's rows; those of the GPU where they are known."""
-        rows = dict(zip(HOST_ROWS, counts_of(self.host), strict=True))
-        if self.device is not None:
-            rows |= zip(DEVICE_ROWS, counts_of(self.device), strict=True)
-        return rows
+        counts = self.counts
+        return dict(zip(ROWS[: len(counts)], counts.values(), strict=True))
 
     @property
     def caption(self) -> str:
@@ -66,14 +64,12 @@ class CostCard:
         return {name: count for name, count in both.items() if isinstance(count, int)}
 
 
-HOST_ROWS = (
+ROWS = (  # in the order of the fields
     "calls into KVBlockManager",
     "KVBlockInfo objects created",
     "aten operators dispatched",
     "index tensors constructed",
     "bytes of K/V written",
-)
-DEVICE_ROWS = (
     "GPU: kernels launched",
     "GPU: host-to-device copies",
     "GPU: host-to-device bytes",
@@ -81,11 +77,6 @@ DEVICE_ROWS = (
     "GPU: device-to-host copies",
     "GPU: the host waits for the GPU",
 )
-
-
-def counts_of(counts: HostCounts | DeviceCounts) -> list[int]:
-    """The counts alone, in the order of the fields, without the text that says where they come from."""
-    return [value for value in asdict(counts).values() if isinstance(value, int)]
 
 
 def counts_table(cards: Mapping[Hashable, CostCard], rows: Mapping[str, str]) -> pd.DataFrame:

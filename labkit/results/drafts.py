@@ -82,5 +82,4 @@ def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:
         for side in ("before", "after")
     ]
     before, after = (tuple(side.tolist()) for side in sums)
-    interval = speedup_interval(before, after)
-    return float(np.median(before) / np.median(after)), interval
+    return float(np.median(before) / np.median(after)), speedup_interval(before, after)

@@ -1,6 +1,6 @@
 """What a decode step costs the host, with the model taken out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
@@ -113,19 +113,12 @@ class HostTimeRecord(Record):
         """Host times of a rung at a batch size, the steps of all runs together."""
         return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
 
-    def comparison(self, before: str, after: str, batch_size: int) -> Comparison:
-        """Compare two rungs' host times per step, taking the median step of each run."""
-        return self._comparison(before, after, batch_size, lambda run: run.step_seconds)
+    def comparison(self, before: str, after: str, batch_size: int, of: str = "step") -> Comparison:
+        """Compare two rungs' host times per step, or `of` it the "tables" or the "append" alone, taking the
+        median step of each run."""
 
-    def append_comparison(self, before: str, after: str, batch_size: int) -> Comparison:
-        """Compare two rungs' host times of the append alone, taking the median step of each run."""
-        return self._comparison(before, after, batch_size, lambda run: run.append_seconds)
-
-    def _comparison(
-        self, before: str, after: str, batch_size: int, lane: Callable[[HostTime], tuple[float, ...]]
-    ) -> Comparison:
         def side(rung: str) -> tuple[float, ...]:
-            return tuple(median(lane(run)) for run in self.runs_of(rung, batch_size))
+            return tuple(median(getattr(run, f"{of}_seconds")) for run in self.runs_of(rung, batch_size))
 
         return Comparison(before, after, side(before), side(after), {}, {})
 

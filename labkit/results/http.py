@@ -126,10 +126,6 @@ class ReplicasRecord(Record):
         """Tokens per second, the median run."""
         return median(run.rate for run in self.only(replicas=replicas, side=policy))
 
-    def reused(self, replicas: int, policy: str) -> float:
-        """The share of the prompts' tokens that was reused, the median run."""
-        return median(run.reused_share for run in self.only(replicas=replicas, side=policy))
-
     def table(self) -> pd.DataFrame:
         """A row per number of replicas and policy: medians over its runs (of the rate, the slowest and the
         fastest run as well), and percentiles of the pooled times in milliseconds. × is the rate beside that
@@ -144,7 +140,7 @@ class ReplicasRecord(Record):
                 "tokens/s": f"{self.rate(replicas, policy):,.0f}{span([run.rate for run in runs])}",
                 **({} if self.within else {"×": f"{self.rate(replicas, policy) / one:.2f}"}),
                 **felt_in(runs),
-                "tokens reused": f"{self.reused(replicas, policy):.1%}",
+                "tokens reused": f"{median(run.reused_share for run in runs):.1%}",
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.1f}",
                 "readers busy": f"{max(run.busy for run in runs):.0%}",
             }

@@ -84,10 +84,7 @@ class AttentionTime(Sample):
 
 @dataclass(frozen=True)
 class AttentionTimeRecord(Record):
-    """What `python -m labkit.bench attention` recorded: an AttentionTime per kernel, batch size and length.
-
-    In JSON each sample repeats the copy bandwidth.
-    """
+    """What `python -m labkit.bench attention` recorded: an AttentionTime by kernel, batch size and length."""
 
     samples: Some[AttentionTime]
 

@@ -145,13 +145,13 @@ class LoadsRecord(WorkloadRecord):
     def latency_table(self) -> pd.DataFrame:
         """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
         another."""
-        felt = [run for run in self.samples if run.ttft]
         rows = {
             run.engine: {
                 f"{name} p{p} (ms)": f"{ms:,.1f}"
                 for name, both in self.percentiles_ms(run.load, run.engine).items()
                 for p, ms in zip((50, 99), both, strict=True)
             }
-            for run in felt
+            for run in self.samples
+            if run.ttft
         }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")

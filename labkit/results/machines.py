@@ -5,7 +5,6 @@ from math import log
 
 from labkit.results.files import load_all
 from labkit.results.host_time import HostTimeRecord
-from labkit.results.record import Record
 from labkit.results.runs import RunsRecord
 
 Lines = dict[str, dict[str, float]]  # for each record, by what it measured: a number per rung
@@ -46,11 +45,7 @@ def host_time_lines(batch_size: int = 64) -> Lines:
 
 def _lines(kind: str, what: Callable[..., str], values: Callable[..., dict[str, float]]) -> Lines:
     """A line per record of the kind, the oldest first; its rungs in the order of their numbers."""
-
-    def age(item: tuple[str, Record]) -> tuple[str, str]:
-        return item[1].date, item[0]
-
     return {
         f"{record.host.machine}: {what(record)} ({name})": dict(sorted(values(record).items()))
-        for name, record in sorted(load_all(kind).items(), key=age)
+        for name, record in sorted(load_all(kind).items(), key=lambda item: (item[1].date, item[0]))
     }

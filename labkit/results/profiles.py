@@ -35,10 +35,6 @@ class StepProfile:
         """The part of the step in which a kernel ran, 0 to 1."""
         return sum(span.duration for span in self.kernels) / self.duration
 
-    def range_shares(self) -> dict[str, float]:
-        """The part of the step that each named range takes, 0 to 1, in order of time."""
-        return {name: total / self.duration for name, total in durations(self.ranges).items()}
-
     def table(self) -> pd.DataFrame:
         """A row per named range, in order of time, and one for the rest of the step: microseconds, share and
         operators."""

@@ -64,9 +64,6 @@ def series_drift(figures: pd.DataFrame | None = None) -> pd.DataFrame:
     return named[["after_of", "before_of", "metric", "after", "before", "drift"]]
 
 
-def noise_floor(figures: pd.DataFrame | None = None) -> float:
-    """The largest drift between neighbouring posts, without its sign: 0.01 is one per cent.
-
-    figures: as from `published_figures`, by default those.
-    """
-    return float(series_drift(figures)["drift"].abs().max())
+def noise_floor() -> float:
+    """The largest drift between neighbouring posts, without its sign: 0.01 is one per cent."""
+    return float(series_drift()["drift"].abs().max())

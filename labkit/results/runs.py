@@ -229,20 +229,14 @@ class RunsRecord(WorkloadRecord):
         """A row per rung: its decode rate, and what it gains over the rung above it in the table."""
         rungs, rows = list(self.rates), {}
         for below, rung in zip([None, *rungs], rungs, strict=False):
+            step = None if below is None else self.comparison(below, rung)
             rows[rung] = {
                 "decode tokens/s": f"{self.rate(rung):,.0f}",
                 "% of limit": f"{100 * self.share_of_limit(rung):.1f}",
-                "over the rung below": "",
-                "interval": "",
-                "verdict": "",
+                "over the rung below": f"×{step.speedup:.2f}" if step else "",
+                "interval": str(step.interval) if step else "",
+                "verdict": step.verdict if step else "",
             }
-            if below is not None:
-                step = self.comparison(below, rung)
-                rows[rung] |= {
-                    "over the rung below": f"×{step.speedup:.2f}",
-                    "interval": str(step.interval),
-                    "verdict": step.verdict,
-                }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
 
 

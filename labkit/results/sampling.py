@@ -40,11 +40,6 @@ class SamplingRecord(WorkloadRecord):
         """How requests pick their tokens, by name, in the order of the record."""
         return list(dict.fromkeys(sample.manner for sample in self.samples))
 
-    @property
-    def rungs(self) -> tuple[str, ...]:
-        """The rungs, the lower one first."""
-        return tuple(sorted({sample.rung for sample in self.samples}))
-
     def step_us(self, manner: str, rung: str) -> float:
         """Microseconds per decode step, the median of the runs."""
         return 1e6 * median(
@@ -62,7 +57,7 @@ class SamplingRecord(WorkloadRecord):
     def table(self) -> pd.DataFrame:
         """A row per manner: microseconds per decode step on either rung, their ratio with its verdict, and
         how many requests got the tokens of the first run in all runs of both."""
-        before, after = self.rungs[0], self.rungs[-1]
+        before, after = (pick(sample.rung for sample in self.samples) for pick in (min, max))
         rows = {}
         for manner in self.manners:
             compared = self.comparison(manner, before, after)

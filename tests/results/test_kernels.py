@@ -22,7 +22,7 @@ from labkit.results.kernels import (
     qualified_name,
     slowest_single,
 )
-from labkit.results.profiles import KernelTime, Span
+from labkit.results.profiles import KernelTime, Span, durations
 
 
 def step_of(**counts_and_us: tuple[int, float]):
@@ -108,7 +108,7 @@ def test_ranges_of_a_profile_are_added_up_and_operators_counted():
         3, 8.0, ranges, (Span("add", 1.5, 0.1), Span("add", 5.5, 0.1)), (Span("k", 1.5, 0.8),)
     )
     assert profile.gpu_busy == pytest.approx(0.1)
-    assert profile.range_shares() == {"forward": 0.5, "append": 0.125}
+    assert durations(profile.ranges) == {"forward": 4.0, "append": 1.0}
     assert profile.table()["operators"].to_dict() == {"forward": 1, "append": 0, "(rest of the step)": 1}
     steps = [ProfiledStep("00", b, (0.2, 0.1, 0.4), {}, 0.01, profile) for b in (1, 64, 8)]
     assert record_of("profile", steps).largest is steps[1] and steps[1].median_seconds == 0.2

@@ -12,7 +12,7 @@ from labkit.bench.profile import profile_decode_step
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
-from labkit.results import ProfiledStep
+from labkit.results.profiles import ProfiledStep, durations
 from labkit.watch import steady_decode
 
 
@@ -73,5 +73,5 @@ def report(sample: ProfiledStep) -> None:
         f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
         f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
     )
-    for name, share in sample.profile.range_shares().items():
-        print(f"  {name:<50} {100 * share:5.1f} % of the profiled step")
+    for name, us in durations(sample.profile.ranges).items():
+        print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")

@@ -157,7 +157,7 @@ def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: S
     for b in batch_sizes:
         parts = step_parts(record.time(before, b))
         share = parts["append"] / sum(parts.values())
-        ratio = record.append_comparison(before, after, b).speedup
+        ratio = record.comparison(before, after, b, of="append").speedup
         rows[f"B = {b}"] = {
             "append, share of the step": f"{share:.0%}",
             "append": f"×{ratio:.2f}",
