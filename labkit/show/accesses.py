@@ -39,11 +39,9 @@ def draw_accesses(
     a cross. Accesses that meet no element of their tensor are told in red below it. Raises ValueError for a
     tensor too large to draw.
     """
-    tensors = tensors or {access.tensor: () for access in run.accesses}
+    tensors = tensors or {access.tensor: () for access in run.accesses} or dict.fromkeys(run.layouts, ())
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
     colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
-    if not panels:
-        panels = [_Panel(run, name, ()) for name in run.layouts]
     heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
     fig, axes = figure(0.62 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
     num_columns = max(panel.num_columns for panel in panels)
@@ -73,11 +71,6 @@ class _Panel:
                 f"{MOST_COLUMNS} numbers"
             )
 
-    @property
-    def ink(self) -> str:
-        """Of what is said below the panel."""
-        return RED if self.strays else INK
-
     def draw(self, axes: Axes, colours: Mapping[Program, str]) -> None:
         places = product(product(*map(range, self.down)), product(*map(range, self.across)))
         for i, (row, column) in enumerate(places):
@@ -101,8 +94,9 @@ class _Panel:
         axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
+        ink = RED if self.strays else INK
         label = f"{self.dims[-1]}: 0 to {group - 1}" if len(self.across) == 2 else self.dims[-1]
-        axes.set_xlabel("\n".join([label, *self.strays]), loc="left", fontsize=8, color=self.ink)
+        axes.set_xlabel("\n".join([label, *self.strays]), loc="left", fontsize=8, color=ink)
 
 
 def _sorted_out(run: KernelRun, name: str, layout: Layout) -> tuple[Touches, list[str]]:
@@ -142,9 +136,8 @@ def _draw_cell(
 
 def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:
     """The colours of programs, if they tell them apart, and what pale and full mean."""
-    programs = list(colours) if len(colours) <= len(COLOURS) else []
-    names = [f"{program}" if i else f"program {program}" for i, program in enumerate(programs)]
-    looks = dict(zip(names, map(colours.__getitem__, programs), strict=True))
+    told = colours if len(colours) <= len(COLOURS) else {}
+    looks = {f"{each}" if i else f"program {each}": told[each] for i, each in enumerate(told)}
     patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
     axes.legend(
         handles=patches,

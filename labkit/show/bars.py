@@ -176,9 +176,6 @@ def _draw_bar(
     axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
 
 
-Sides = tuple[Sequence[float], Sequence[float]]
-
-
 @styled
 def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure:
     """Draw a panel per wait, by its title: a bar for each engine, the median, and its runs as dots.
@@ -204,7 +201,7 @@ def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure
 
 
 @styled
-def draw_runs(pairs: Mapping[str, Sides]) -> Figure:
+def draw_runs(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
     """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
     line, and the range that both sides cover.
 

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from labkit.show.blocks import cell_text
+from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.marks import bare, box, key_below, write
 from labkit.show.style import figure, panels, styled
@@ -35,10 +35,13 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     MOST_CELLS numbers.
     """
     touched = {name: _touched(accesses, name) for name in shapes}
-    cells = {name: _cells(shape, touched[name]) for name, shape in shapes.items()}
+    cells: dict[str, dict[int, tuple[int, int]]] = {}  # row and column of each place, those beyond among them
+    for name, (count, columns) in shapes.items():
+        places = sorted({*range(count * columns), *touched[name]})
+        cells[name] = {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
     rows = {name: max(row for row, _ in each.values()) + 1 for name, each in cells.items()}
-    columns = [column for each in cells.values() for _, column in each.values()]
-    left, right = min(columns), max(columns) + 1
+    across = [column for each in cells.values() for _, column in each.values()]
+    left, right = min(across), max(across) + 1
     if right - left > MOST_CELLS:
         raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
     height = sum(rows.values()) + 1.3 * len(shapes)
@@ -75,14 +78,6 @@ def _touched(accesses: Sequence[Access], tensor: str) -> dict[int, list[int]]:
         for place in access.places if access.tensor == tensor else ():
             found.setdefault(place, set()).add(programs.index(access.program))
     return {place: sorted(owners) for place, owners in found.items()}
-
-
-def _cells(shape: tuple[int, int], touched: Mapping[int, list[int]]) -> dict[int, tuple[int, int]]:
-    """Row and column of each place of a tensor, and of those beyond its ends that are touched. A tensor of
-    one row goes on in that row."""
-    count, columns = shape
-    places = sorted({*range(count * columns), *touched})
-    return {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
 
 
 def _draw_tensor(
@@ -146,19 +141,16 @@ def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None
         told = f"block {block}: " + (" and ".join(holders) if holders else "free")
         axes.text(0, y + 1.08, told, va="bottom", fontsize=8, color=INK if holders else GREY)
         for slot, number in enumerate(numbers):
-            _draw_slot(axes, slot, y, number, owners.get(number, ""), holders)
+            owner = owners.get(number, "")
+            face = COLOURS[owner] if owner else PALE if number else "white"
+            box(axes, (slot, y), 1, 1, fc=face, alpha=0.6 if owner else 1, lw=0)
+            is_anothers = bool(owner) and bool(holders) and owner not in holders
+            edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
+            box(axes, (slot, y), 1, 1, fill=False, ec=edge, lw=width, zorder=2 + is_anothers)
+            if number:
+                write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
     axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
     axes.set_title(frame.title, fontsize=9, weight="normal")
-
-
-def _draw_slot(axes: Axes, slot: int, y: float, number: int, owner: str, holders: str) -> None:
-    face = COLOURS[owner] if owner else PALE if number else "white"
-    box(axes, (slot, y), 1, 1, fc=face, alpha=0.6 if owner else 1, lw=0)
-    is_anothers = bool(owner) and bool(holders) and owner not in holders
-    edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
-    box(axes, (slot, y), 1, 1, fill=False, ec=edge, lw=width, zorder=2 + is_anothers)
-    if number:
-        write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
 
 
 INDICES = ("batch_idx", "block_idx", "pos")
@@ -269,9 +261,6 @@ def _shared(shown: LayerTables) -> set[tuple[int, int]]:
         for index in indices
     )
     return {block for block, count in holders.items() if count > 1}
-
-
-LONGEST_TEXT = 6  # characters of a token that are written in the usual size
 
 
 @styled

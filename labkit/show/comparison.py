@@ -16,8 +16,6 @@ from labkit.show.marks import key_below, name_rows
 from labkit.show.style import figure, is_wide, styled
 
 STEP = 0.7  # height of a rung's box
-LIMIT_NAME = "the hardware's limit"
-ByRequests = Mapping[int, Comparison]
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
 
@@ -88,7 +86,7 @@ def ink_of(colour: str) -> str:
 
 
 @styled
-def draw_gains(gains: Mapping[str, Mapping[str, ByRequests]]) -> Figure:
+def draw_gains(gains: Mapping[str, Mapping[str, Mapping[int, Comparison]]]) -> Figure:
     """Draw how many times faster models are on several GPUs: a panel per model, a line per number and
     kind of GPUs, a point with its interval per number of requests. Hollow grey points cannot be told from 1.
 
@@ -155,7 +153,7 @@ def draw_ladder(
     if limit:
         axes.axvline(limit, color=INK, lw=1.5, ls="--")
         _write_beside(axes, len(rates), limit, limit)
-        labels.append(LIMIT_NAME)
+        labels.append("the hardware's limit")
     name_rows(axes, labels)
     highest = max(everything)  # with room for a factor beside it
     axes.set_xlim(start, highest * (highest / start) ** 0.15 if start else 1.18 * highest)

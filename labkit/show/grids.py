@@ -122,9 +122,16 @@ def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     for flight in watched.flights:
         tokens = dict(zip(flight.request_ids, flight.token_ids, strict=False))
         for request_id in flight.request_ids:
-            row, is_handed_out = request_ids.index(request_id), request_id in flight.handed_to
-            is_end = ends is not None and tokens.get(request_id) == ends
-            _draw_box(axes, row, flight.number, is_handed_out, is_end)
+            number, row = flight.number, request_ids.index(request_id)
+            place = (number - BOX / 2, row - BOX / 2)
+            if request_id not in flight.handed_to:
+                box(axes, place, BOX, BOX, fc=PALE, ec=RED, lw=1.5)
+                write(axes, number, row, "×", color=RED, weight="bold")
+            elif ends is not None and tokens.get(request_id) == ends:
+                box(axes, place, BOX, BOX, lw=0, fc=ORANGE)
+                write(axes, number, row, "end", color=INK, fontsize=8)
+            else:
+                box(axes, place, BOX, BOX, lw=0, fc=BLUE, alpha=0.75)
     axes.set_xlim(0.4, len(watched.flights) + 0.6)
     axes.set_xticks(range(1, len(watched.flights) + 1))
     axes.set_yticks(range(len(request_ids)), [f"request {i}" for i in request_ids])
@@ -137,18 +144,6 @@ def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     }
     key_below(fig, looks, 3)
     return fig
-
-
-def _draw_box(axes: Axes, row: int, number: int, is_handed_out: bool, is_end: bool) -> None:
-    place = (number - BOX / 2, row - BOX / 2)
-    if not is_handed_out:
-        box(axes, place, BOX, BOX, fc=PALE, ec=RED, lw=1.5)
-        write(axes, number, row, "×", color=RED, weight="bold")
-        return
-    face = {"facecolor": ORANGE} if is_end else {"facecolor": BLUE, "alpha": 0.75}
-    box(axes, place, BOX, BOX, lw=0, **face)
-    if is_end:
-        write(axes, number, row, "end", color=INK, fontsize=8)
 
 
 # By the name of the write's counter.

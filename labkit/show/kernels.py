@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,8 +28,7 @@ MATRICES = (
     ("mlp_in", 1, 4, True, "GELU, value\nby value"),
     ("mlp_out", 1, 1, False, "Σ"),
 )
-# By the kind of a kernel; and, in order, those of the groups of `results.kernels`.
-KERNEL_COLOURS = {"product": BLUE, "attention": ORANGE, "other": GREY}
+# In the order of the groups of `results.kernels`.
 GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
 BOX = 0.62  # height of a kernel's box, or a step's bar
 
@@ -40,12 +40,6 @@ class KernelBox(NamedTuple):
     name: str
     spans: int
     writes: int
-
-    @property
-    def kind(self) -> str:
-        """ "product", "attention" or "other", by the kernel's name: a key of KERNEL_COLOURS."""
-        is_product = "linear" in self.name
-        return "product" if is_product else "attention" if "attention" in self.name else "other"
 
 
 @styled
@@ -70,7 +64,7 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
 
 
 def _draw_box(axes: Axes, left: float, row: int, kernel: KernelBox) -> None:
-    shade = KERNEL_COLOURS[kernel.kind]
+    shade = BLUE if "linear" in kernel.name else ORANGE if "attention" in kernel.name else GREY
     place = (left + 0.04, row - BOX / 2)
     box(axes, place, kernel.spans - 0.08, BOX, fc=shade, alpha=0.35, ec=shade)
     name = kernel.name if kernel.spans > 1 else kernel.name.replace("_", "\n")
@@ -104,32 +98,25 @@ def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, f
     return fig
 
 
-# (first token, number of tokens, program) of each piece
-Pieces = Sequence[tuple[int, int, int]]
-
-
 @styled
-def draw_shares(ways: Mapping[str, Mapping[str, Pieces]]) -> Figure:
+def draw_shares(ways: Mapping[str, Mapping[str, Sequence[tuple[int, int, int]]]]) -> Figure:
     """Draw how tokens are split among programs, a panel per way to split and a row per request, by name: its
-    tokens in pieces, coloured by program."""
+    tokens in pieces, coloured by program; of each piece the first token, how many, and the program."""
     num_rows = sum(len(requests) for requests in ways.values())
     fig, all_axes = figure(1.0 + 0.5 * num_rows, rows=len(ways), sharex=True)
     for axes, (way, requests) in zip(all_axes, ways.items(), strict=True):
         for row, pieces in enumerate(requests.values()):
-            _draw_pieces(axes, row, pieces)
+            totals: Counter[int] = Counter()
+            for first, count, program in pieces:
+                shade = colour(program)
+                axes.barh(row, count, 0.6, first, color=shade, alpha=0.75, edgecolor="white", lw=0.6)
+                write(axes, first + count / 2, row, str(program), fontsize=6.5)
+                totals[program] += count
+            beside(axes, row, f"{len(totals)} at work,\nat most {max(totals.values())} tokens")
         name_rows(axes, list(requests))
         axes.set_title(way)
     axes.set_xlabel("tokens in the cache (in each piece, the number of the program that reads it)")
     return fig
-
-
-def _draw_pieces(axes: Axes, row: int, pieces: Pieces) -> None:
-    totals: dict[int, int] = {}
-    for first, count, program in pieces:
-        axes.barh(row, count, 0.6, first, color=colour(program), alpha=0.75, edgecolor="white", lw=0.6)
-        write(axes, first + count / 2, row, str(program), fontsize=6.5)
-        totals[program] = totals.get(program, 0) + count
-    beside(axes, row, f"{len(totals)} at work,\nat most {max(totals.values())} tokens")
 
 
 MOST_WAVES = 6  # that are drawn
@@ -248,9 +235,9 @@ def _draw_bars(axes: Axes, scores: np.ndarray, token_ids: np.ndarray, cut: float
 
 
 @styled
-def draw_shards(ranks: int = 2) -> Figure:
-    """Draw the four matrices of a layer, and in colours which rank has what; between them, what happens to
-    the values that they make."""
+def draw_shards() -> Figure:
+    """Draw the four matrices of a layer, and in colours which of two ranks has what; between them, what
+    happens to the values that they make."""
     fig, axes = figure(3.4)
     num_heads = 4
     left, height = 0.0, 4.0 * num_heads
@@ -258,7 +245,7 @@ def draw_shards(ranks: int = 2) -> Figure:
         inputs, outputs = (4 if name == "mlp_out" else 1) * num_heads, size * num_heads
         corner = left, height / 2 - groups * outputs / 2
         for group in range(groups):
-            _draw_group(axes, (corner[0], corner[1] + group * outputs), inputs, outputs, ranks, by_outputs)
+            _draw_group(axes, (corner[0], corner[1] + group * outputs), inputs, outputs, by_outputs)
         write(axes, left + inputs / 2, -1.3, name, weight="bold", color=INK)
         cut = "by outputs" if by_outputs else "by inputs"
         write(axes, left + inputs / 2, -2.9, cut, fontsize=9, color=GREY_INK)
@@ -269,21 +256,17 @@ def draw_shards(ranks: int = 2) -> Figure:
     axes.set(xlim=(-0.5, left - GAP), ylim=(-3.6, height + 0.5))
     axes.set_axis_off()
     axes.set_title("A layer on two GPUs: by outputs, by inputs, a sum, and the same again")
-    looks = {f"rank {rank}": {"facecolor": colour(rank), "alpha": 0.6} for rank in range(ranks)}
-    key_below(fig, looks, ranks)
+    looks = {f"rank {rank}": {"facecolor": colour(rank), "alpha": 0.6} for rank in (0, 1)}
+    key_below(fig, looks, 2)
     return fig
 
 
 def _draw_group(
-    axes: Axes, corner: tuple[float, float], inputs: float, outputs: float, ranks: int, by_outputs: bool
+    axes: Axes, corner: tuple[float, float], inputs: float, outputs: float, by_outputs: bool
 ) -> None:
-    """A matrix [outputs, inputs], outputs downwards, in a part for each rank."""
+    """A matrix [outputs, inputs], outputs downwards, a half for each rank."""
     left, bottom = corner
-    for rank in range(ranks):
-        look = {"facecolor": colour(rank), "alpha": 0.6, "edgecolor": INK, "lw": 0.8}
-        if by_outputs:
-            part = outputs / ranks
-            box(axes, (left, bottom + (ranks - 1 - rank) * part), inputs, part, **look)
-        else:
-            part = inputs / ranks
-            box(axes, (left + rank * part, bottom), part, outputs, **look)
+    width, height = (inputs, outputs / 2) if by_outputs else (inputs / 2, outputs)
+    for rank in (0, 1):
+        place = (left, bottom + (1 - rank) * height) if by_outputs else (left + rank * width, bottom)
+        box(axes, place, width, height, fc=colour(rank), alpha=0.6, ec=INK, lw=0.8)

@@ -13,7 +13,7 @@ from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RE
 from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
-THICK = 0.62  # height of a row's boxes
+HEIGHT = 0.62  # height of a row's boxes
 VISIBLE = 0.003  # of the axis: the width of a box that would be thinner
 
 
@@ -164,7 +164,6 @@ def _draw_box(axes: Axes, top: float, height: float, busy: Busy, end: float) -> 
         write(axes, *place, str(busy.step), fontsize=9, color=colour)
 
 
-HEIGHT = 0.62  # height of a lane's boxes
 ROW_OF = {"host": 1, "GPU": 0}
 
 
@@ -364,10 +363,10 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     end = max(stretch.end for stretch in stretches)
     fig, axes = figure(1.3 + 0.5 * len(lanes))
     for row in range(len(lanes)):
-        box(axes, (0, row - THICK / 2), end, THICK, fc=PALE, lw=0)
+        box(axes, (0, row - HEIGHT / 2), end, HEIGHT, fc=PALE, lw=0)
     for lane, work, start, stop in stretches:
-        corner = start, lanes.index(lane) - THICK / 2
-        box(axes, corner, max(stop - start, VISIBLE * end), THICK, fc=colour(works.index(work)), lw=0)
+        corner = start, lanes.index(lane) - HEIGHT / 2
+        box(axes, corner, max(stop - start, VISIBLE * end), HEIGHT, fc=colour(works.index(work)), lw=0)
     axes.set_xlim(0, end)
     name_rows(axes, lanes)
     bare(axes)

@@ -38,7 +38,17 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
         marker = MARKERS[i // len(SERIES) % len(MARKERS)]
         axes.plot(sizes, heights, color=colour(i), marker=marker, label=name)
         ends.append((_label(name, ordered), (sizes[-1], heights[-1]), colour(i)))
-    _scale_axes(axes, sorted({t.batch_size for times in series.values() for t in times}), everything)
+    axes.set_xscale("log", base=2)
+    batch_sizes = sorted({t.batch_size for times in series.values() for t in times})
+    axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
+    if is_wide(everything):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        axes.set_ylim(bottom=0)
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.grid()
     axes.set(xlabel="B: requests decoded together", ylabel=f"host time of a step ({unit})")
     axes.set_title("What a step costs the host, and what each further request adds")
     _write_at_line_ends(axes, ends)
@@ -50,19 +60,6 @@ def _label(name: str, times: Sequence[HostTime]) -> str:
     if slope is None:
         return name
     return f"{name}: {slope:,.1f} µs a request" if slope >= 0.1 else f"{name}: {slope:.2f} µs a request"
-
-
-def _scale_axes(axes: Axes, batch_sizes: Sequence[int], heights: Sequence[float]) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
-    if is_wide(heights):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    else:
-        axes.set_ylim(bottom=0)
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.grid()
 
 
 def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:

@@ -36,7 +36,10 @@ def sliders(draw: Callable[..., Any], **values: Sequence[Any]) -> None:
 
     def redraw(_: object = None) -> None:
         draw(**{name: slider.value for name, slider in chosen.items()})
-        picture.value = png_of_current_figure()
+        buffer = BytesIO()
+        plt.gcf().savefig(buffer, format="png", bbox_inches="tight")
+        plt.close()
+        picture.value = buffer.getvalue()
 
     for slider in chosen.values():
         slider.observe(redraw, names="value")
@@ -50,11 +53,3 @@ def show_widget(widget: Any, words: str) -> None:
     from IPython.display import display
 
     display(widget._repr_mimebundle_() | {"text/plain": words}, raw=True)
-
-
-def png_of_current_figure() -> bytes:
-    """pyplot's current figure as a picture; it is closed."""
-    buffer = BytesIO()
-    plt.gcf().savefig(buffer, format="png", bbox_inches="tight")
-    plt.close()
-    return buffer.getvalue()

@@ -27,17 +27,17 @@ WORD = "background:rgba({},0.4)"
 def show_source(*objects: object) -> Markdown:
     """The source of functions, methods, classes or Triton kernels of the package, as Markdown, each under the
     name of its file. Raises OptionError for what has no source."""
-    return Markdown("\n".join(_fenced(getattr(obj, "fn", obj)) for obj in objects))
+    code = (_source(getattr(obj, "fn", obj)) for obj in objects)
+    return Markdown("\n".join(f"`{path}`\n```python\n{source}\n```" for path, source in code))
 
 
 def show_diff(before: object, after: object) -> "Diff":
     """The source of one function, method, class or Triton kernel of the package and what changes to another,
     line by line. Raises OptionError for what has no source."""
     before, after = (getattr(obj, "fn", obj) for obj in (before, after))
-    for obj in (before, after):
-        _source(obj)
-    names = tuple((obj.__qualname__, _path(obj)) for obj in (before, after))
-    return Diff(names, _source(before).splitlines(), _source(after).splitlines())
+    (path, source), (path_after, source_after) = _source(before), _source(after)
+    names = (before.__qualname__, path), (after.__qualname__, path_after)
+    return Diff(names, source.splitlines(), source_after.splitlines())
 
 
 @dataclass(frozen=True)
@@ -102,20 +102,13 @@ def _bold(code: str, colour: str) -> str:
     return re.sub(r"\S(?:.*\S)?", lambda found: f"{opened}{escape(found[0])}</b>", code)
 
 
-def _fenced(obj: object) -> str:
-    source = _source(obj)
-    return f"`{_path(obj)}`\n```python\n{source}\n```"
-
-
-def _source(obj: object) -> str:
+def _source(obj: object) -> tuple[str, str]:
+    """The path of an object's file in the project, and its source."""
     try:
-        return textwrap.dedent(inspect.getsource(obj)).rstrip()
+        source = textwrap.dedent(inspect.getsource(obj)).rstrip()
     except (TypeError, OSError):
         raise OptionError(
             f"{shown(obj)} has no source: hand over a function, a method, a class or a kernel"
         ) from None
-
-
-def _path(obj: object) -> str:
     path = inspect.getsourcefile(inspect.unwrap(obj))
-    return path[len(str(ROOT)) + 1 :] if path.startswith(str(ROOT)) else path
+    return path[len(str(ROOT)) + 1 :] if path.startswith(str(ROOT)) else path, source
