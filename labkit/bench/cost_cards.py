@@ -68,7 +68,9 @@ def count_calls(engine: InferenceEngine) -> tuple[int, int]:
     with profiled_by(on_event):
         engine.step()
     manager = engine.kv_manager
-    methods = {code for cls in type(manager).__mro__[:-1] for code in codes_of(cls)}
+    members = [member for cls in type(manager).__mro__[:-1] for member in vars(cls).values()]
+    functions = [m.fget if isinstance(m, property) else m for m in members]
+    methods = {f.__code__ for f in functions if inspect.isfunction(f)}
     inside, constructors = {code.co_filename for code in methods}, constructors_of(manager)
     calls = sum(n for (code, caller), n in called.items() if code in methods and caller not in inside)
     return calls, sum(n for (code, _), n in called.items() if code in constructors)
@@ -79,12 +81,6 @@ def constructors_of(manager: KVBlockManager) -> set[CodeType]:
     replaced = vars(KVBlockInfo)["_make"].__func__  # what `_replace` calls
     makers = [KVBlockInfo.__new__, replaced, manager.info_type.__new__, manager.info_type.__init__]
     return {maker.__code__ for maker in makers if inspect.isfunction(maker)}
-
-
-def codes_of(cls: type) -> set[CodeType]:
-    """The code of a class's methods and properties."""
-    members = [m.fget if isinstance(m, property) else m for m in vars(cls).values()]
-    return {m.__code__ for m in members if inspect.isfunction(m)}
 
 
 def count_operators(engine: InferenceEngine) -> tuple[int, int]:

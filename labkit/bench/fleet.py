@@ -168,8 +168,8 @@ class Fleet:
         """Requests per second that are this share of what all replicas can serve, with full batches and the
         beginnings of all prompts cached."""
         answer, service = mean_answer(), self.service
-        seconds = answer * service.step(BATCH) + BATCH * QUESTION * service.prompt_token  # of a full batch
-        return share * self.replicas * BATCH / seconds
+        prompts = BATCH * QUESTION * service.prompt_token / answer  # beside a decode step
+        return share * self.replicas * (BATCH / (answer * (service.step(BATCH) + prompts)))
 
     def steady(self, share: float, num: int, seed: int, lost: int = 0) -> FleetRun:
         """`num` requests at a rate. The second half of them is counted, when the caches have filled; as it

@@ -88,6 +88,7 @@ def host_engine(
     # Without fused kernels, and without what needs them.
     separate = replace(
         options,
+        launch="eager",
         layer_kernels="separate",
         latency="exposed",
         batching="padded",
@@ -96,7 +97,7 @@ def host_engine(
     )
     engine = InferenceEngine(
         model,
-        replace(separate, launch="eager"),
+        separate,
         device=device,
         dtype=torch.float16,
         parts=own,
@@ -146,8 +147,17 @@ def time_host_steps(
 
 @contextmanager
 def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
-    """Inside the block, add up the seconds that parts of the decode step take, by part of `parts_of`."""
+    """Inside the block, add up the seconds that parts of the decode step take.
+
+    "tables" makes block tables or updates the device's slots; "append" makes room for new keys and values or
+    has them written.
+    """
     seconds: dict[str, float] = defaultdict(float)
+    step = engine.decode_step
+    if isinstance(step, ResidentDecodeStep):
+        parts = {"tables": (step.slots, "update"), "append": (engine.kv_manager, "reserve_token_batch")}
+    else:
+        parts = {"tables": (step.block_tables, "build"), "append": (step.kv_append, "append")}
 
     def timing(part: str, inner: Callable) -> Callable:
         def timed(*args: object) -> object:
@@ -159,18 +169,6 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
         return timed
 
     with ExitStack() as stack:
-        for part, (owner, name) in parts_of(engine).items():
+        for part, (owner, name) in parts.items():
             stack.enter_context(replaced(owner, name, partial(timing, part)))
         yield seconds
-
-
-def parts_of(engine: InferenceEngine) -> dict[str, tuple[object, str]]:
-    """The object and method to time, by part.
-
-    "tables" makes block tables or updates the device's slots; "append" makes room for new keys and values or
-    has them written.
-    """
-    step = engine.decode_step
-    if isinstance(step, ResidentDecodeStep):
-        return {"tables": (step.slots, "update"), "append": (engine.kv_manager, "reserve_token_batch")}
-    return {"tables": (step.block_tables, "build"), "append": (step.kv_append, "append")}

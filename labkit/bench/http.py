@@ -98,10 +98,6 @@ class Sides:
             port = int(running.url.rpartition(":")[2])
             return self._readers.run(side, port, bodies, times)
 
-    def seconds_at(self, share: float, rate: float) -> float:
-        """In how many seconds all must ask, so that they ask for that share of a rate of tokens."""
-        return self._num * self._params.max_new_tokens / (share * rate)
-
     def _prompt(self) -> tuple[int, ...]:
         vocab_size = self.engine.model.config.vocab_size
         return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))

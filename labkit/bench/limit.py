@@ -63,13 +63,8 @@ def decode_limit(
     Every weight is read once, every live key and value once, and the new ones are written once. kept: the
     dtype of the cache, by default the network's.
     """
-    kv_tokens = sum(context_lens) + len(context_lens)
-    return DecodeLimit(
-        num_tokens=len(context_lens),
-        weight_bytes=decode_weight_bytes(network),
-        kv_bytes=kv_tokens * bytes_of_token(network.config, kept or network.dtype),
-        bandwidth=bandwidth,
-    )
+    num_requests = len(context_lens)  # of two new tokens each, one is decoded
+    return workload_limit(network, context_lens, [2] * num_requests, num_requests, bandwidth, kept)
 
 
 def bytes_of_token(config: ModelConfig, kept: torch.dtype) -> int:

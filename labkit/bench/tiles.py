@@ -88,6 +88,7 @@ class Search:
 
     case: Case
     today: Trial
+    all_tiles: list[Tile]  # that are worth a try
     best: list[Trial] = field(default_factory=list)  # the fastest, FINALISTS at most
     tried: set[Tile] = field(default_factory=set)
 
@@ -243,11 +244,16 @@ def search_tiles(
     end = clock() + seconds - min(RESERVE * seconds, LONGEST_RESERVE)
     found = []
     numbers = list(dict.fromkeys(case.rows for case in cases))
+    stages = (
+        lambda search: search.all_tiles[:NEAREST],
+        lambda search: variants_of_fastest(search, bench),
+        lambda search: search.all_tiles,
+    )
     for place, rows in enumerate(numbers):
         until = clock() + (end - clock()) / (len(numbers) - place)
         searches = list(begin([case for case in cases if case.rows == rows], bench, until, clock))
-        for tiles_of in (nearest_tiles, variants_of_fastest, all_tiles):
-            turns = [[(search, tile) for tile in tiles_of(search, bench)] for search in searches]
+        for tiles_of in stages:
+            turns = [[(search, tile) for tile in tiles_of(search)] for search in searches]
             queue = [turn for turn in chain.from_iterable(zip_longest(*turns)) if turn is not None]
             try_all(queue, bench, until, clock, progress)
         found += [settle(search) for search in searches if search.best]
@@ -261,17 +267,7 @@ def begin(
     for case, today in bench.compile([(case, case.today) for case in cases], until - clock()):
         if clock() < until:
             measure = bench.measure(case, today)
-            yield Search(case, Trial(measure(), today, measure))
-
-
-def nearest_tiles(search: Search, bench: TileBench) -> list[Tile]:
-    """The blocks that are most like today's."""
-    return all_tiles(search, bench)[:NEAREST]
-
-
-def all_tiles(search: Search, bench: TileBench) -> list[Tile]:
-    """All blocks that are worth a try."""
-    return candidates(search.case, bench)
+            yield Search(case, Trial(measure(), today, measure), candidates(case, bench))
 
 
 def variants_of_fastest(search: Search, bench: TileBench) -> list[Tile]:

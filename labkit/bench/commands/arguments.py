@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -255,13 +256,14 @@ def workload_of(args: WorkloadFlags) -> Workload:
 
 def alike_requests(args: WorkloadFlags, model: LanguageModel) -> tuple[Request, ...]:
     """The requests that the flags describe before a load changes them; of each length there is one text."""
-    repeats = [args.prompt_repeats[i % len(args.prompt_repeats)] for i in range(args.num_requests)]
-    prompts: dict[int, str | tuple[int, ...]] = {n: " ".join([args.prompt] * n) for n in set(repeats)}
-    if args.pretok:
-        prompts = {n: tuple(model.tokenizer.encode(text)) for n, text in prompts.items()}
     params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
-    request_of = {n: Request(prompt, params) for n, prompt in prompts.items()}
-    return tuple(request_of[n] for n in repeats)
+
+    @cache
+    def repeated(times: int) -> Request:
+        text = " ".join([args.prompt] * times)
+        return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
+
+    return tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
 
 
 def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:

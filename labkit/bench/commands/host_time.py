@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from statistics import median
 
 import pandas as pd
@@ -67,17 +66,14 @@ def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) ->
     return time_host_steps(engine, args.steps, args.prompt_lengths)
 
 
-PARTS = {"step": attrgetter("step_us"), "tables + append, a layer": attrgetter("layer_us")}
-
-
 def host_table(times: Mapping[str, Sequence[HostTime]]) -> pd.DataFrame:
     """Microseconds, the median: per rung a row for a step and one for tables and append per layer; a column
     per batch size."""
     rows = {}
     for rung, made in times.items():
         sizes = dict.fromkeys(t.batch_size for t in made)
-        for name, value in PARTS.items():
+        for name, us in ("step", "step_us"), ("tables + append, a layer", "layer_us"):
             rows[f"{rung} {name}"] = {
-                f"B = {b}": round(median(value(t) for t in made if t.batch_size == b)) for b in sizes
+                f"B = {b}": round(median(getattr(t, us) for t in made if t.batch_size == b)) for b in sizes
             }
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -55,7 +55,7 @@ def run(args: Settings) -> None:
     device = pick_device(args.device)
     blocks = -(-(args.prompt_tokens + args.max_new_tokens) // BLOCK_SIZE)
     size = args.readers, args.prompt_tokens, args.max_new_tokens
-    max_blocks = 2 * args.max_batch_size * blocks
+    max_blocks, num_tokens = 2 * args.max_batch_size * blocks, args.readers * args.max_new_tokens
     settings = EngineSettings(args.model, args.rung, str(device), args.max_batch_size, max_blocks)
     bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
     within: dict[str, float] = {}  # seconds in which the readers of each side ask
@@ -76,7 +76,7 @@ def run(args: Settings) -> None:
             said(f"to warm up, {in_words(sides.run(side, 0.0))}")
         keep_all_there_is()  # as both processes of the command do
         for side in SIDES:
-            within[side] = args.share and sides.seconds_at(args.share, sides.run(side, 0.0).rate)
+            within[side] = args.share and num_tokens / (args.share * sides.run(side, 0.0).rate)
         for number in range(args.rounds):
             for side in (*SIDES, *SIDES[::-1]):
                 samples.append(sides.run(side, within[side]))

@@ -109,17 +109,12 @@ def time_appends(batch_size: int, device: torch.device, repeats: int) -> list[Ap
     for _ in range(repeats):
         for path, calls in paths.items():
             on_device[path].append(timed(launches[path], device) / per_call)
-            on_host[path].append(time_launches(calls, device) / LAYERS)
+            synchronize(device)
+            started = time.perf_counter()
+            for call in calls:
+                call()  # on a GPU it is launched, and not waited for
+            on_host[path].append((time.perf_counter() - started) / LAYERS)
     return [
         AppendTime(path, batch_size, tuple(on_device[path]), tuple(on_host[path]), num_bytes)
         for path in paths
     ]
-
-
-def time_launches(calls: list[Callable[[], None]], device: torch.device) -> float:
-    """Seconds that the host takes to make all calls, without waiting for what they launch on a GPU."""
-    synchronize(device)
-    started = time.perf_counter()
-    for call in calls:
-        call()
-    return time.perf_counter() - started

@@ -15,9 +15,9 @@ from tqdm import tqdm
 
 from labkit.bench.commands.arguments import RunFlags, workload_of
 from labkit.bench.commands.flags import flag
+from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import Bandwidth, measure_bandwidth
 from labkit.bench.profile import write_trace
-from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
@@ -111,9 +111,9 @@ def finish(
     bandwidth: Bandwidth,
 ) -> None:
     """Write the record and the trace, if they are asked for; no trace of an engine that was interrupted."""
+    samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
+    record_if_asked(args, kind, engine.device, samples, bandwidth)
     if args.json:
-        samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
-        write_record(make_record(kind, engine.device, bandwidth, args.settings, samples), args.json)
         print(f"Record: {args.json}")
     if args.profile and not args.interrupted:
         path = args.profile / f"{kind}_rung{args.rung}.json"

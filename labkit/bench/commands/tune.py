@@ -228,12 +228,17 @@ def run(args: Settings) -> None:
     ]
     with tqdm(unit=" tiles", leave=False, disable=None) as bar:
         found = search_tiles(cases, bench, args.seconds, progress=bar.update)
-    print_found(cases, found)
+    samples = tuple(map(sample_of, found))
+    if found:
+        print(tiles_table(samples).to_string())
+    if late := [case for case in cases if case not in {each.case for each in found}]:
+        names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
+        print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
     if not found:
         return
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-    record_if_asked(args, "tiles", device, [sample_of(each) for each in found], dtype=name_of(dtype))
+    record_if_asked(args, "tiles", device, samples, dtype=name_of(dtype))
 
 
 def shapes_of(name: str) -> Network:
@@ -257,15 +262,6 @@ def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTile
     """A product with so many rows, and the tile that an engine takes for it now."""
     today = chosen_tile(rows, product.N, product.K, measured, bench.element_size, can_split=product.can_split)
     return Case(product, rows, tile_with_room(today, bench.element_size, bench.room))
-
-
-def print_found(cases: list[Case], found: list[Found]) -> None:
-    """Print what was found, and what there was no time for."""
-    if found:
-        print(tiles_table(tuple(sample_of(each) for each in found)).to_string())
-    if late := [case for case in cases if case not in {each.case for each in found}]:
-        names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
-        print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
 
 
 def sample_of(found: Found) -> TunedTile:

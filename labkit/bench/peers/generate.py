@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -66,43 +65,37 @@ class FirstLogits:
 
 
 def generate_peer(workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None) -> Peer:
-    """transformers' `generate`, batch after batch of `max_batch_size` requests.
-
-    cache_implementation: None for its default, the dynamic cache. With "static" the cache has its full size
-    from the start; on a GPU transformers then compiles the forward and replays it as a CUDA graph.
-    Raises CannotServeError for requests that come one after another.
-    """
-    refuse_arrivals(workload)
-    return partial(run_generate, workload, reference, cache_implementation)
-
-
-def run_generate(
-    workload: Workload, reference: "PreTrainedModel", cache_implementation: str | None
-) -> PeerRun:
-    """Serve the workload with transformers' `generate`, one batch after another, timed from ids to ids.
+    """transformers' `generate`, batch after batch of `max_batch_size` requests, timed from ids to ids.
 
     A batch goes on until its longest request is done; what others made beyond their own end is not counted.
-    If one of its requests draws, all do.
+    If one of its requests draws, all do. cache_implementation: None for its default, the dynamic cache. With
+    "static" the cache has its full size from the start; on a GPU transformers then compiles the forward and
+    replays it as a CUDA graph. Raises CannotServeError for requests that come one after another.
     """
-    prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
-    first, token_ids = FirstLogits(reference.device), []
-    started = time.perf_counter()
-    for i in range(0, len(prompts), size):
-        input_ids, attention_mask = left_padded(prompts[i : i + size], reference.device)
-        lengths = workload.max_new_tokens[i : i + size]
-        out = reference.generate(
-            input_ids,
-            attention_mask=attention_mask,
-            max_new_tokens=max(lengths),
-            pad_token_id=0,
-            cache_implementation=cache_implementation,
-            logits_processor=[first],
-            **sampling_of(workload.requests[i : i + size]),
-        )
-        made = out[:, input_ids.shape[1] :].tolist()
-        token_ids += [tuple(ids[:length]) for ids, length in zip(made, lengths, strict=True)]
-    ended = time.perf_counter()
-    return PeerRun(ended - started, first.seen_at - started, tuple(token_ids))
+    refuse_arrivals(workload)
+
+    def run() -> PeerRun:
+        prompts, size = workload.prompt_ids(), workload.scheduler.max_batch_size
+        first, token_ids = FirstLogits(reference.device), []
+        started = time.perf_counter()
+        for i in range(0, len(prompts), size):
+            input_ids, attention_mask = left_padded(prompts[i : i + size], reference.device)
+            lengths = workload.max_new_tokens[i : i + size]
+            out = reference.generate(
+                input_ids,
+                attention_mask=attention_mask,
+                max_new_tokens=max(lengths),
+                pad_token_id=0,
+                cache_implementation=cache_implementation,
+                logits_processor=[first],
+                **sampling_of(workload.requests[i : i + size]),
+            )
+            made = out[:, input_ids.shape[1] :].tolist()
+            token_ids += [tuple(ids[:length]) for ids, length in zip(made, lengths, strict=True)]
+        ended = time.perf_counter()
+        return PeerRun(ended - started, first.seen_at - started, tuple(token_ids))
+
+    return run
 
 
 def sampling_of(requests: Sequence[Request]) -> dict[str, bool | float | int]:
