@@ -10,7 +10,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.engine.text_decoder import TextDecoder
-from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
+from labkit.model.tokenizer import LibraryTokenizer
 from labkit.paths import ROOT
 
 BYTES = LibraryTokenizer.from_directory(ROOT / "data/tiny-gpt2", eos_token_id=0)
@@ -28,7 +28,6 @@ def unigram() -> LibraryTokenizer:
 TOKENIZERS = {
     "byte-level BPE": BYTES,
     "Unigram": unigram(),
-    "words": WordTokenizer(100, eos_token_id=99),
 }
 token_ids_of_any = st.lists(st.integers(0, 10**6), max_size=40)
 text_without_replacement = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"))

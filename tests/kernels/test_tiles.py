@@ -134,7 +134,6 @@ OF_ONE_ROW = {(9, 8): {1: ALONE, 16: FEW}}
         (MEASURED, 8, (768, 2304), True, None),
         (MEASURED, 20, (99, 64), True, SPLIT),
         (MEASURED, 20, (99, 64), False, None),
-        ({}, 8, (2304, 768), True, None),
     ],
 )
 def test_a_measured_tile_serves_its_product_and_rows_and_no_others(measured, M, NK, can_split, tile):

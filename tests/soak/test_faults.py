@@ -6,7 +6,7 @@ import faults
 import pytest
 from fault_points import fault_points, planted_nan
 from faults import Trial, points_called, run_schedule, schedule_for
-from helpers import make_engine
+from helpers import every_engine, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import ERRORS, FAMILIES, Fault, Schedule
@@ -44,8 +44,6 @@ def test_on_a_gpu_nothing_is_lost_whatever_fails(rung, first_seed):
         run_schedule(options, schedule_for(options, random.Random(seed)), "cuda")
 
 
-# --- fault points ------------------------------------------------------------------------------
-
 # The append and the forward of other rungs, which a rung's classes have from those that they extend.
 OF_OTHER_RUNGS = {
     *("append_token", "append_token_batch", "write_batch", "write"),
@@ -55,10 +53,20 @@ OF_OTHER_RUNGS = {
 }
 
 
+@pytest.mark.parametrize("rung", LADDER)
+def test_schedules_come_by_every_fault_point_that_is_no_other_rungs(rung):
+    options = LADDER[rung].options
+    points, called = Trial(options, schedule_of()).points, points_called(options, SMALL)
+    assert {point.split(".")[1] for point in points.keys() - set(called)} <= OF_OTHER_RUNGS
+    assert {"PaddedPrefill.sample", "FirstTokenSampler.sample"} & set(called)
+
+
 def test_what_one_rung_does_not_come_by_another_one_does():
     called = {point.split(".")[1] for rung in LADDER for point in points_called(LADDER[rung].options, SMALL)}
     assert called >= OF_OTHER_RUNGS
 
+
+# --- fault points ------------------------------------------------------------------------------
 
 # What can fail, and the names of the calls in which it does: a rung has one of them at least.
 THINGS = {
@@ -75,15 +83,13 @@ THINGS = {
 }
 
 
-@pytest.mark.parametrize("rung", LADDER)
-def test_every_rung_has_a_point_for_each_thing_that_can_fail_and_schedules_come_by_its_own(rung):
+@every_engine
+def test_every_rung_has_a_point_for_each_thing_that_can_fail(options):
     """A first token is drawn on the host up to rung 12; the others there, or on the device."""
-    options = LADDER[rung].options
-    points, called = Trial(options, schedule_of()).points.keys(), points_called(options, SMALL)
-    assert {point.split(".")[1] for point in points - set(called)} <= OF_OTHER_RUNGS
+    points = fault_points(make_engine(options=options)).keys()
     names = {point.split(".")[1] for point in points}
     assert not [thing for thing, calls in THINGS.items() if not calls & names]
-    assert len({"PaddedPrefill.sample", "FirstTokenSampler.sample"} & set(called)) == 1
+    assert len({"PaddedPrefill.sample", "FirstTokenSampler.sample"} & points) == 1
     on_device = [point for point in points if point.endswith((".advance", ".draw_and_advance"))]
     assert len(on_device) == (0 if "DecodeStep.sample" in points else 2)
 

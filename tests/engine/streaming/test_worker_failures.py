@@ -71,3 +71,20 @@ def test_a_chunk_that_cannot_be_decoded_ends_its_stream_alone(monkeypatch, name)
         with pytest.raises(Boom):
             next(bad)
         assert tokens_in(read(good)) == EXPECTED[0]
+
+
+@pytest.mark.parametrize("stream_interval", [1, 3])
+def test_a_consumer_that_raises_cancels_its_request_alone(stream_interval):
+    def consumer(which):
+        with server.submit(PROMPTS[which], EACH_PARAMS[which]) as stream:
+            for chunk in stream:
+                if which % 2 == 0:
+                    raise Boom
+                received[which] += chunk.token_ids
+
+    received = dict.fromkeys(range(len(PROMPTS)), ())
+    engine = make_engine()
+    with serving(engine, stream_interval=stream_interval) as server:
+        for which, each in enumerate([start(consumer, which) for which in range(len(PROMPTS))]):
+            assert isinstance(each.exception(TIMEOUT), Boom if which % 2 == 0 else type(None))
+    assert received == {which: () if which % 2 == 0 else EXPECTED[which] for which in received}
