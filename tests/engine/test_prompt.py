@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from bad_values import Made, fresh, refused
-from helpers import CONFIG, GREEDY, SEEDED, ByteTokenizer, make_engine, tokens_alone, tokens_of
+from helpers import CONFIG, GREEDY, ByteTokenizer, make_engine, tokens_alone, tokens_of
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
 from labkit import SamplingParams
-from labkit.engine.prompt import prompts_with_params, read, size_of
+from labkit.engine.prompt import read, size_of
 from labkit.errors import RequestError
 from labkit.model.tokenizer import first_token_ids
 
@@ -91,9 +91,8 @@ def test_params_of_no_prompt_are_checked_too(engine, params):
     assert engine.generate([], GREEDY) == engine.generate([], []) == []
 
 
-# (prompt, params, what is said); the model has 256 tokens and 64 positions, the pool 4 blocks of 4 tokens.
+# (prompt, params, what is said); the model has 64 positions, the pool 4 blocks of 4 tokens.
 REFUSED = [
-    ([1, 256], GREEDY, r"token id 256 is not in the vocabulary \(0 to 255\)"),
     (
         [1] * 64,
         SamplingParams(1),
@@ -141,13 +140,6 @@ def test_a_text_is_encoded_as_far_as_it_must_be_read():
     """16 characters for each position, doubled until there are more tokens than twice the positions."""
     assert first_token_ids("a" * 64, TOKENIZER, limit=4) == ([97] * 64, True)
     assert first_token_ids("a" * 65, TOKENIZER, limit=4) == ([97] * 64, False)
-
-
-def test_params_are_given_for_all_prompts_or_for_each():
-    assert list(prompts_with_params(["a", "b"], GREEDY)) == [("a", GREEDY), ("b", GREEDY)]
-    assert list(prompts_with_params(["a", "b"], [GREEDY, SEEDED])) == [("a", GREEDY), ("b", SEEDED)]
-    with pytest.raises(RequestError, match="there are 2 prompts but 1 SamplingParams"):
-        prompts_with_params(["a", "b"], [GREEDY])
 
 
 def test_what_raises_while_it_is_read_is_refused_by_name():

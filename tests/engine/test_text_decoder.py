@@ -10,18 +10,11 @@ from tokenizers import decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 from labkit.engine.text_decoder import TextDecoder
-from labkit.model.tokenizer import LibraryTokenizer, WordTokenizer
+from labkit.model.tokenizer import LibraryTokenizer
 from labkit.paths import ROOT
 
 BYTES = LibraryTokenizer.from_directory(ROOT / "data/tiny-gpt2", eos_token_id=0)
 PIECES = ["<unk>", "▁", "▁To", "▁be", "▁or", "n", "o", "t", "é", "日本", "🙂", ",", "▁,"]
-
-
-def word_level() -> LibraryTokenizer:
-    words = ["[UNK]", "To", "be", "or", "not", "é", "日本", "🙂", ","]
-    backend = Backend(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    return LibraryTokenizer(backend, eos_token_id=None)
 
 
 def unigram() -> LibraryTokenizer:
@@ -34,9 +27,7 @@ def unigram() -> LibraryTokenizer:
 
 TOKENIZERS = {
     "byte-level BPE": BYTES,
-    "WordLevel": word_level(),
     "Unigram": unigram(),
-    "words": WordTokenizer(100, eos_token_id=99),
 }
 token_ids_of_any = st.lists(st.integers(0, 10**6), max_size=40)
 text_without_replacement = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"))
@@ -92,9 +83,3 @@ def test_what_may_become_a_stop_string_is_held_back_until_it_cannot():
     decoder = TextDecoder(BYTES, ["END", "\n\n"])
     streamed = [decoder.push(a_byte_a_token(each)) for each in ("aE", "N", "E", "x\n", "EN", "D", "b")]
     assert streamed == ["a", "", "EN", "Ex", "\n", "", ""] and decoder.is_stopped and decoder.finish() == ""
-
-
-@pytest.mark.parametrize("character", ["é", "日", "🙂"])
-def test_a_character_split_across_tokens_comes_whole_with_its_last_byte(character: str):
-    num_bytes = len(character.encode())
-    assert pieces(a_byte_a_token(character)) == [""] * (num_bytes - 1) + [character, ""]

@@ -177,21 +177,6 @@ def test_a_row_with_nan_has_no_token_though_every_comparison_with_nan_is_false(
     assert_advances(greedy_advance_triton, logits, make_slots(2), [expected[0], NO_TOKEN])
 
 
-@ADVANCE
-def test_the_slot_of_nobody_never_moves(advance: Callable):
-    """Named by several rows, as in a padded batch; the others move on by one, whatever their token is."""
-    slots = make_slots(4)
-    slots["slot_mapping"] = torch.tensor([3, 8, 8, 0], device=KERNEL_DEVICE)
-    logits = random_logits(4, 40, device=KERNEL_DEVICE)
-    logits[2] = logits[1]
-    logits[3] = torch.nan
-    for moved in (1, 2, 3):
-        advance(logits, **slots)
-        assert slots["context_lens"].tolist() == [moved, 1, 2, 3 + moved, 4, 5, 6, 7, -1]
-    assert slots["last_token_ids"][0] == 0  # of a row without a token
-    assert slots["last_token_ids"][[1, 2, 4, 5, 6, 7]].eq(UNTOUCHED).all()
-
-
 VALUES = st.sampled_from([0.0, 1.0, 1.0, 2.0, 5.0, -1.0, -math.inf, math.nan, math.inf])
 
 

@@ -68,7 +68,6 @@ def test_what_the_tma_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch, x:
     ("field", "value", "message"),
     [
         ("block_m", 32, "expected block_m 64 and 4 warps, or 128 and 8$"),
-        ("num_warps", 8, "expected block_m 64 and 4 warps, or 128 and 8$"),
         ("block_k", 32, "expected block_k 64 to 256"),
         ("block_n", 512, "block_n up to 256"),
         ("num_stages", 1, "2 stages or more$"),

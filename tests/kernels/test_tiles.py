@@ -1,15 +1,13 @@
 """The tiles of the fused linear kernels: which is taken for a size, and whether a GPU has room for it."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from fused_linear_cases import make_case, norm_arguments, residual_arguments
+from fused_linear_cases import make_case, norm_arguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton_marks import KERNEL_DEVICE, StandIn, needs_triton
 
-from labkit.kernels import fused_linear, linear_residual, linear_residual_triton, norm_linear_triton, tiles
+from labkit.kernels import fused_linear, linear_residual, norm_linear_triton, tiles
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.tiles import (
     TILES,
@@ -136,19 +134,10 @@ OF_ONE_ROW = {(9, 8): {1: ALONE, 16: FEW}}
         (MEASURED, 8, (768, 2304), True, None),
         (MEASURED, 20, (99, 64), True, SPLIT),
         (MEASURED, 20, (99, 64), False, None),
-        ({}, 8, (2304, 768), True, None),
     ],
 )
 def test_a_measured_tile_serves_its_product_and_rows_and_no_others(measured, M, NK, can_split, tile):
     assert measured_tile(measured, M, *NK, can_split=can_split) == tile
-
-
-def test_what_was_measured_comes_before_the_table_and_the_rule():
-    for M, N, K in ((8, 2304, 768), (17, 2304, 768), (20, 99, 64), (8, 20, 30)):
-        x, weight = (torch.empty(n, K, dtype=torch.float16, device=KERNEL_DEVICE) for n in (M, N))
-        expected = measured_tile(MEASURED, M, N, K, can_split=True) or tile_of(M, N, K)
-        assert default_tile(x, weight, MEASURED, can_split=True) == expected
-        assert default_tile(x, weight, can_split=True) == tile_of(M, N, K)
 
 
 def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pytest.MonkeyPatch):
@@ -158,20 +147,6 @@ def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pyt
     assert default_tile(x, weight, MEASURED, can_split=False) == FEW
     monkeypatch.setattr(tiles, "shared_memory_of", lambda device: staged_bytes(FEW, 4) - 1)
     assert default_tile(x, weight, MEASURED, can_split=False) == FEW._replace(num_stages=2)
-
-
-@pytest.mark.parametrize("function", [norm_linear_triton, linear_residual_triton])
-@needs_triton
-def test_a_launch_takes_the_measured_tile(function: Callable, monkeypatch: pytest.MonkeyPatch):
-    case = make_case(3, 32, 64)
-    arguments = norm_arguments(case) if function is norm_linear_triton else residual_arguments(case)
-    launched = []
-    kernel = StandIn(lambda *_, BLOCK_K, **options: launched.append(BLOCK_K))
-    monkeypatch.setattr(fused_linear, "_norm_linear_kernel", kernel)
-    monkeypatch.setattr(linear_residual, "_linear_residual_kernel", kernel)
-    function(**arguments, measured={(32, 64): {16: Tile(16, 32, 64, 1, 4, 2)}})
-    function(**arguments)
-    assert launched == [64, 16]
 
 
 def test_where_tiles_come_from_is_said_in_words():

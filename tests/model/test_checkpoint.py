@@ -111,10 +111,13 @@ def test_nothing_is_ever_unpickled(directory: Path, sound: Path, tmp_path: Path)
     assert sprung.exists()  # the trap works
 
 
-def test_a_relative_path_is_found_from_anywhere(tmp_path: Path, monkeypatch, tiny):
+def test_a_relative_path_is_found_from_anywhere_and_what_was_trained_is_not_called_random(
+    tmp_path: Path, monkeypatch, tiny
+):
     monkeypatch.chdir(tmp_path)
     model = load_model("data/tiny-gpt2")
-    assert model.name == "data/tiny-gpt2"
+    assert model.name == "data/tiny-gpt2" and not model.has_random_weights
+    assert repr(model).startswith("LanguageModel(data/tiny-gpt2: ") and "random" not in repr(model)
     assert torch.equal(model.network.wte.weight, tiny.network.wte.weight)
 
 
@@ -170,12 +173,6 @@ def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
     assert abs(model.network.wte.weight.float().std().item() - 0.02) < 1e-4
     assert model.network.h[11].ln_2.weight.eq(1).all()
     assert model.network.h[11].attn.c_attn.bias.eq(0).all()
-
-
-def test_a_trained_model_does_not_say_that_it_is_random(tiny):
-    assert not tiny.has_random_weights
-    assert "random" not in repr(tiny)
-    assert repr(tiny).startswith("LanguageModel(data/tiny-gpt2: ")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from labkit.serve.requests import read_chat
 
 GOOD = {"model": NAME, "prompt": [1, 2], "max_tokens": 2, "temperature": 0}
 REFUSED = {  # what a client sends, to which status and which field
-    "a prompt that is missing": ({"model": NAME}, 400, "prompt"),
     "a token that is no number": (GOOD | {"prompt": [1, True]}, 400, "prompt"),
     "a token of another vocabulary": (GOOD | {"prompt": [256]}, 400, None),
     "no token": (GOOD | {"prompt": []}, 400, "prompt"),

@@ -3,6 +3,8 @@
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
+import torch
+
 
 class FakeGraph:
     def __init__(self):
@@ -36,3 +38,9 @@ class FakeCuda:
 
     current_stream, CUDAGraph = Stream, FakeGraph
     graph_pool_handle = empty_cache = lambda self: None
+
+
+def torch_with(cuda, clear_workspaces=lambda: None):
+    """As much of torch as captures use."""
+    libraries = SimpleNamespace(_cuda_clearCublasWorkspaces=clear_workspaces)
+    return SimpleNamespace(cuda=cuda, _C=libraries, inference_mode=torch.inference_mode)

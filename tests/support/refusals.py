@@ -1,4 +1,4 @@
-"""A kernel's wrapper is given one wrong tensor after another; tests/kernels/test_checks.py has the words."""
+"""A kernel's wrapper is given one wrong tensor after another, and must refuse each by its name."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A chunk: the logits, keys and values of prompts prefilled the padded way, how it is sent, and its draws."""
+"""A chunk: how it is sent, what is copied of it, and its draws."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ from helpers import GREEDY, make_manager, small_model
 
 from labkit.engine import InferenceSession
 from labkit.engine.packed_chunk import PackedChunk
-from labkit.engine.prefill import prefill_sessions
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
@@ -29,8 +28,6 @@ class PaddedChunkStep(ChunkStep):
 
 def resident(kind, max_tokens=16, max_prompts=4):
     manager = make_manager(OneTableBlockManager, num_heads=2, head_dim=8, max_blocks_per_layer=16)
-    manager.k_cache.fill_(torch.nan)
-    manager.v_cache.fill_(torch.nan)
     layout = ChunkLayout(max_prompts, manager.max_blocks_per_seq)
     attention = PackedAttention(manager, packed_attention_plain, kv_append_packed_plain)
     network = small_model().network
@@ -48,37 +45,8 @@ def joining_in(manager):
     return joining
 
 
-@pytest.mark.parametrize("kind", [ChunkStep, PaddedChunkStep])
-@pytest.mark.parametrize("max_tokens", [1, 4, 16])
-@torch.inference_mode()
-def test_chunks_leave_the_logits_keys_and_values_of_a_padded_prefill(kind, max_tokens):
-    manager, step = resident(kind, max_tokens)
-    joining = joining_in(manager)
-    num_launched, made = [0] * 3, {}
-    while num_launched != [6, 2, 5]:
-        chunk = PackedChunk(PROMPTS, num_launched, max_tokens)
-        counts = [b - a for a, b in zip(chunk.starts, chunk.starts[1:], strict=False)]
-        num_launched = [done + count for done, count in zip(num_launched, counts, strict=True)]
-        finished = [p for p in range(3) if counts[p] and num_launched[p] == len(PROMPTS[p])]
-        flight = step.launch(chunk, joining, finished)
-        assert flight.num_tokens == sum(counts)
-        token_ids = flight.read() if finished else []
-        made |= {p: (flight.last_logits[p].clone(), token_ids[p]) for p in finished}
-    expected_sessions = [
-        InferenceSession(make_manager(num_heads=2, head_dim=8, max_blocks_per_layer=16)) for _ in PROMPTS
-    ]
-    expected = prefill_sessions(small_model().network, expected_sessions, PROMPTS)
-    for p, (each, session) in enumerate(zip(joining.values(), expected_sessions, strict=True)):
-        torch.testing.assert_close(made[p][0], expected[p], rtol=1e-4, atol=1e-4)
-        assert made[p][1] == int(expected[p].argmax())
-        for kv, wanted in zip(each.session.dense_kv(), session.dense_kv(), strict=True):
-            torch.testing.assert_close(kv, wanted, rtol=1e-4, atol=1e-4)
-    live = manager.live_slots()[:, :, None, :, None].expand_as(manager.k_cache)
-    assert manager.k_cache[~live].isnan().all()  # nothing is stored for pads
-
-
-def test_a_chunk_that_finishes_nobody_copies_no_token(monkeypatch):
-    manager, step = resident(ChunkStep)
+def test_a_chunk_that_finishes_nobody_copies_no_token_and_counts_no_pad(monkeypatch):
+    manager, step = resident(PaddedChunkStep)
     monkeypatch.setattr(step.pinned_tokens, "start_copy", None)
     with torch.inference_mode():
         flight = step.launch(PackedChunk(PROMPTS, [0, 0, 0], 3), joining_in(manager), [])

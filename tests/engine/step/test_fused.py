@@ -34,6 +34,9 @@ RUNG_00 = LADDER["00"].options
 EAGER = replace(FUSED_AND_SPLIT, launch="eager")
 PLAIN_OPTIONS = replace(EAGER, attention="plain")
 TRITON_OPTIONS = replace(FUSED_AND_SPLIT, attention="triton")
+each_form = pytest.mark.parametrize(
+    "options", [PLAIN_OPTIONS, pytest.param(TRITON_OPTIONS, marks=needs_interpreter)], ids=["plain", "triton"]
+)
 
 CONFIGS = {  # vocabularies beside, at and beyond a multiple of 64
     "2 layers": GPT2Config(
@@ -111,13 +114,7 @@ def assert_logits_are_close(compared: list[tuple[Tensor, Tensor]], bound: float)
 # --- logits ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(PLAIN_OPTIONS, id="plain"),
-        pytest.param(TRITON_OPTIONS, id="triton", marks=needs_interpreter),
-    ],
-)
+@each_form
 @configs
 def test_logits_of_a_random_model_are_those_of_the_model(config: GPT2Config, options):
     """In float32 they are rounded elsewhere: by a few millionths of the largest, which is about 10."""
@@ -133,13 +130,7 @@ def test_logits_of_a_random_model_are_those_of_the_model(config: GPT2Config, opt
 # --- tokens ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        pytest.param(PLAIN_OPTIONS, id="plain"),
-        pytest.param(TRITON_OPTIONS, id="triton", marks=needs_interpreter),
-    ],
-)
+@each_form
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("vocab_size", [1, 100])
 def test_a_token_that_only_pads_the_vocabulary_is_never_chosen(vocab_size: int, is_drawn: bool, options):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, torch_with
 from helpers import (
     GREEDY,
     assert_no_block_is_lost,
@@ -66,12 +66,7 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
     """Trap 10: one a bucket and family, each after a run that compiles what there is to compile. A step takes
     the next larger one of its family, and its first tokens."""
     cuda, runs = FakeCuda(), []
-    stub = SimpleNamespace(
-        cuda=cuda,
-        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None),
-        inference_mode=torch.inference_mode,
-    )
-    monkeypatch.setattr(graphed, "torch", stub)
+    monkeypatch.setattr(graphed, "torch", torch_with(cuda))
 
     def device_step(batch_size, max_context_len, draws):
         runs.append((batch_size, draws, cuda.is_capturing))
@@ -101,11 +96,7 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
 def test_workspaces_are_cleared_before_captures_and_behind_them_even_where_one_fails(monkeypatch):
     """Or later work would use what lies in the pool of graphs that are gone."""
     cleared = []
-    stub = SimpleNamespace(
-        cuda=FakeCuda(),
-        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: cleared.append(gc.isenabled())),
-        inference_mode=torch.inference_mode,
-    )
+    stub = torch_with(FakeCuda(), lambda: cleared.append(gc.isenabled()))
     monkeypatch.setattr(graphed, "torch", stub)
     with pytest.raises(ZeroDivisionError), graphed.cuda_captures(lambda *about: 1 / 0) as capture:
         assert cleared == [True] and not gc.isenabled()

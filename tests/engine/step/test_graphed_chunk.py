@@ -2,11 +2,10 @@
 
 import gc
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from fake_cuda import FakeCuda, torch_with
 from helpers import assert_no_block_is_lost, tokens_of
 from resident_helpers import gpu_engine, workload
 from triton_marks import needs_triton
@@ -52,12 +51,7 @@ class FakeChunkStep:
 @pytest.fixture
 def fake(monkeypatch):
     cuda = FakeCuda()
-    stub = SimpleNamespace(
-        cuda=cuda,
-        _C=SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: None),
-        inference_mode=torch.inference_mode,
-    )
-    monkeypatch.setattr(graphed, "torch", stub)
+    monkeypatch.setattr(graphed, "torch", torch_with(cuda))
     yield FakeChunkStep(cuda)
     gc.enable()
 

@@ -234,21 +234,6 @@ def test_after_any_history_the_device_knows_what_the_sessions_say_and_was_sent_n
     play(World(kind, device=device), [*SOME_RUN, *moves, ("step",)])
 
 
-@kinds
-def test_a_whole_batch_can_join_though_its_rows_are_short(kind):
-    """One block a sequence: what is sent of a request beside its row is more than the row."""
-    manager = make_manager(kind, block_size=64, max_blocks_per_seq=1)
-    slots, running = DeviceSlots(manager, 3), {}
-    for i in range(3):
-        request, session = Request(i, (1, 2, 3), PARAMS[i]), InferenceSession(manager)
-        request.output_token_ids.append(i)
-        session.append_prompt(*kv_numbers(manager, 0, 5 + i))
-        running[request] = session
-    slots.update(list(running), list(running.values()), [[]] * manager.num_tables)
-    slots.deliver()
-    assert_device_knows(slots, running)
-
-
 @pytest.mark.parametrize("table_idx", [0, 1])
 def test_a_list_that_changed_in_any_one_table_is_sent(table_idx):
     world = World(MutableInfoBlockManager)

@@ -56,19 +56,6 @@ def test_submitted_is_before_tokenizing(monkeypatch):
 # --- requests that are refused ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prompt", ["", "x" * 60, (), (1, 256), 7, "\ud800"])
-def test_a_request_that_can_never_run_is_refused_at_once_and_takes_no_room(submit_to, prompt):
-    with serving(max_inflight_requests=1) as server:
-        submit = submit_to(server)
-        with pytest.raises(RequestError) as expected:
-            server.engine.check_prompt(prompt, GREEDY)
-        for _ in range(2):
-            with pytest.raises(RequestError) as caught:
-                submit(prompt, GREEDY)
-            assert str(caught.value) == str(expected.value)
-        assert tokens_in(read(submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
-
-
 def test_text_that_others_tokenize_is_refused_by_the_stream(submit_to):
     with serving(tokenize_workers=2, max_inflight_requests=1) as server:
         submit = submit_to(server)
