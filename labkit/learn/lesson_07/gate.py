@@ -90,7 +90,7 @@ def far_blocks(build: Build) -> None:
     query, key, value = torch.full((3, 1, 2, 64), 7, dtype=torch.float16, device=device)
     table, length = (torch.tensor(i, dtype=torch.int32, device=device) for i in ([[FAR_BLOCK]], [0]))
     with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
-        attention(query, key, value, *pool.unbind(1), table, length, length.long(), 0)
+        attention(query, key, value, *pool.unbind(1), table, length, length.long(), 1)
     if not (pool[FAR_BLOCK, :, :, 0] == 7).all():
         at = "in block 0" if pool[0].any() else "not there"
         raise BrokenContract(
