@@ -99,7 +99,7 @@ class Exercise:
     def _call(self, attempt: Callable, arguments: dict[str, Any]) -> Any:
         if self.play:
             return self.play(attempt, **copy.deepcopy(arguments))
-        return answer_of(attempt, **arguments)
+        return _called(attempt, **arguments)
 
     def _shown(self, arguments: dict[str, Any]) -> str:
         given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
@@ -116,8 +116,15 @@ class Exercise:
 
 
 def answer_of(attempt: Callable, /, **arguments: Any) -> Any:
-    """What the attempt answers to these arguments. Raises BrokenContract if it changes one of them. An
-    exercise's `play` calls it, too."""
+    """What the attempt answers to these arguments, for an exercise's `play`. Raises BrokenContract if it
+    changes one of them, or answers None."""
+    answer = _called(attempt, **arguments)
+    if answer is None:
+        raise BrokenContract(f"it gave None.{NO_RETURN}")
+    return answer
+
+
+def _called(attempt: Callable, /, **arguments: Any) -> Any:
     given = copy.deepcopy(arguments)
     answer = attempt(*given.values())
     check_unchanged(given, arguments)

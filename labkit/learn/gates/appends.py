@@ -54,16 +54,16 @@ def _own_slots(engine: InferenceEngine) -> None:
     while engine.has_work:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
-        num_written: Counter[int] = Counter()
+        written: dict[int, list[int]] = {i: [] for i in range(manager.num_layers)}  # rows of each write
         taken: Counter[int] = Counter()
         no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
         needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
         with (
-            replaced(manager.kv_write, "write", partial(_watched, engine, running, num_written)),
+            replaced(manager.kv_write, "write", partial(_watched, engine, running, written)),
             replaced(manager, "allocate_block", noting(partial(_take, taken))),
         ):
             engine.step()
-        for layer_idx in range(manager.num_layers):
+        for layer_idx, counts in written.items():
             if taken[layer_idx] > needed[layer_idx]:
                 raise BrokenContract(
                     f"no block is taken without need: layer {layer_idx} took {taken[layer_idx]} in a "
@@ -71,12 +71,21 @@ def _own_slots(engine: InferenceEngine) -> None:
                     "copied, whoever shares it: after it a new one begins. And the last holder of a block "
                     "that others have copied writes in place. `ready_block` knows both."
                 )
-            if num_written[layer_idx] > 1 or not (takes_block or num_written[layer_idx]):
+            if len(counts) > 1 and not all(written.values()):
+                raise BrokenContract(
+                    f"every layer is written: layer {layer_idx} had {len(counts)} batched writes in a step, "
+                    "and another layer had none. Hand on the `layer_idx` that you are given."
+                )
+            if len(counts) > 1 or not (takes_block or counts):
                 kind = ", some of which take a block" if takes_block else " whose last blocks all have room"
                 raise BrokenContract(
-                    f"one write per layer and step: layer {layer_idx} had {num_written[layer_idx]} batched "
-                    f"writes in a step of {len(running)} requests{kind}, expected 1. "
-                    f"{ONE_WRITE if num_written[layer_idx] else no_write}"
+                    f"one write per layer and step: layer {layer_idx} had {len(counts)} batched writes in a "
+                    f"step of {len(running)} requests{kind}, expected 1. {ONE_WRITE if counts else no_write}"
+                )
+            if not takes_block and sum(counts) < len(running):
+                raise BrokenContract(
+                    f"one write per layer and step: layer {layer_idx}'s batched write had {sum(counts)} of "
+                    f"{len(running)} requests whose last blocks all have room, expected all. {no_write}"
                 )
         if wrong := TRUE_RECORDS.off(engine):
             raise BrokenContract(f"{TRUE_RECORDS.name}: {wrong} {TRUE_RECORDS.hint}")
@@ -112,7 +121,10 @@ def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> 
 
 
 def _watched(
-    engine: InferenceEngine, running: Running, num_written: Counter[int], inner: Callable[..., str]
+    engine: InferenceEngine,
+    running: Running,
+    written: dict[int, list[int]],
+    inner: Callable[..., str],
 ) -> Callable[..., str]:
     manager, kv_append = engine.kv_manager, engine.decode_step.kv_append
 
@@ -126,7 +138,7 @@ def _watched(
         pos: Sequence[int],
     ) -> str:
         layer_idx = (k_cache_layer.storage_offset() // manager.k_cache.stride(0)) % manager.num_layers
-        num_written[layer_idx] += 1
+        written[layer_idx].append(len(batch_idx))
         rows, blocks, slots = (list(map(int, indices)) for indices in (batch_idx, block_idx, pos))
         counts = len(rows), len(blocks), len(slots)
         if len(set(counts)) > 1 or not set(rows) <= set(range(len(running))):
@@ -154,6 +166,11 @@ def _wrong_slot(
     offset = manager.layer_offset(layer_idx)
     block_id = offset + block_index
     last_id = session.block_ids_per_layer[layer_idx][-1]
+    if (layer_of_last := manager.info(last_id).layer) != layer_idx:
+        return (
+            f"its list of this layer ends in block {last_id}, which is layer {layer_of_last}'s. Hand on the "
+            "`layer_idx` that you are given."
+        )
     own_slot = session.num_tokens % manager.block_size  # 0 where a new block begins
     if slot >= manager.block_size and not own_slot:
         hint = _hint_for_not_ready("The block is full", "takes a new one", has_fast_path)

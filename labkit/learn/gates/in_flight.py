@@ -116,7 +116,7 @@ class InFlight:
                     f"a limit counts the token in flight: step {launched.number} is launched for request "
                     f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
                     "in flight already. Launch the next step by `launch_behind`, which takes the requests "
-                    "that `going_on` returns."
+                    "that `going_on` returns. It counts a token in flight if `in_flight` has the session."
                 )
         self._check_nobody_is_left_out(launched)
         return launched

@@ -52,12 +52,17 @@ def right_again(path_of: PathOf) -> Trial:
     def trial(build: Build) -> None:
         kv_write, device = _built(build)
         for first, second in PAIRS:
+            paths = [path_of(case.is_whole, is_constant(case.pos)) for case in (first, second)]
+            indices = first.indices
+            _, *ended = map(id, indices)
             try:
-                _try(kv_write, first, path_of(first.is_whole, is_constant(first.pos)), device)
+                _try(kv_write, first, paths[0], device, indices=indices)
             except BrokenContract:
                 return
+            rows, *lists = second.indices
+            del indices  # the lists, unless the reader's part keeps them
             try:
-                _try(kv_write, second, path_of(second.is_whole, is_constant(second.pos)), device)
+                _try(kv_write, second, paths[1], device, indices=(rows, *map(in_place_of, ended, lists)))
             except BrokenContract as broken:
                 raise BrokenContract(
                     "a write uses its own lists, and none that was kept from another write: after a write to "
@@ -68,6 +73,18 @@ def right_again(path_of: PathOf) -> Trial:
     return trial
 
 
+def in_place_of(ended: int, numbers: list[int]) -> list[int]:
+    """The same numbers, where in memory the list with this `id` has ended if Python gives them that place
+    soon."""
+    elsewhere = []
+    for _ in range(100):
+        made = numbers[:]
+        if id(made) == ended:
+            break
+        elsewhere.append(made)  # its place stays taken
+    return made
+
+
 def _built(build: Build) -> tuple[KVWrite, torch.device]:
     engine = build(small_model(), dtype=torch.float32)
     return engine.kv_manager.kv_write, engine.device
@@ -75,10 +92,15 @@ def _built(build: Build) -> tuple[KVWrite, torch.device]:
 
 @torch.inference_mode()
 def _try(
-    kv_write: KVWrite, case: Case, expected_path: str, device: torch.device, recorded: bool = True
+    kv_write: KVWrite,
+    case: Case,
+    expected_path: str,
+    device: torch.device,
+    recorded: bool = True,
+    indices: tuple[Sequence[int], list[int], list[int]] | None = None,
 ) -> None:
     """Raises BrokenContract for the first thing about a write that is off. recorded: kernels are interpreted,
-    each access is looked at, and none that runs out of memory is made."""
+    each access is looked at, and none that runs out of memory is made. indices: by default the case's."""
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
@@ -87,7 +109,8 @@ def _try(
     key_new, value_new = new[:, 1], _side_by_side(new[:, 2])  # of different strides
     with record_accesses() if recorded else nullcontext([]) as runs:
         try:
-            path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *case.indices)
+            indices = indices or case.indices
+            path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *indices)
         except Unattempted:
             raise
         except Exception as error:  # whatever the reader's code raises
@@ -195,7 +218,7 @@ MASK = (
 ENTRIES = (
     "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
 )
-KEPT = "Hand out a kept tensor only for a list that equals its own."
+KEPT = "Hand out a kept tensor only for a list that equals its own; an `id` may be another list's later."
 SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take every stride from the tensor."
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 

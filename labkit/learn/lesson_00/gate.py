@@ -28,7 +28,7 @@ from labkit.learn.lesson_00.probe import (
 
 TOLERANCE = 1e-4  # of a weight: a sum in another order is right, too
 NEAR = 0.005  # of a weight: what a result in 16 bits is off by
-LARGE = 200  # times the query: without subtracting the largest score, exp() of the others is infinite
+LARGE = 10_000  # times the query: exp() of a score is infinite, and a mask of -10,000 is above others
 LONG = 200  # tokens of a long text: more than a buffer or a window that somebody takes for enough
 
 
@@ -92,8 +92,12 @@ def survives_large_scores(build: Build) -> None:
     attention, probe = part_of(build)
     one_sign = {name: getattr(probe, name).abs() for name in ("query", "key_new", "k_cache_layer")}
     for sign, hint in (
-        (1, "exp() of a large score is infinite: subtract the text's largest score from all of them first."),
-        (-1, "All of them are far below 0: a masked score must be below any other, which -inf alone is."),
+        (1, "Subtract the text's largest score from all of them first: exp() of a large score is infinite."),
+        (
+            -1,
+            "All of them are far below 0, and so is the largest, which is to be subtracted. A masked score "
+            "must be below any other, which -inf alone is.",
+        ),
     ):
         large = replace(probe, **one_sign | {"query": sign * LARGE * one_sign["query"]})
         out, expected = called(attention, large), by_hand(large)
@@ -101,7 +105,7 @@ def survives_large_scores(build: Build) -> None:
             b, h = wrong
             mark = int(expected[b, h].argmax())
             raise BrokenContract(
-                f"scores of any size are right: request {b}, head {h}: with scores {sign * LARGE} times as "
+                f"scores of any size are right: request {b}, head {h}: with scores {sign * LARGE:,} times as "
                 f"large the largest weight is {out[b, h, mark]:.3f}, expected {expected[b, h, mark]:.3f}. "
                 f"{hint}"
             )

@@ -47,6 +47,7 @@ def stale_entry(engine: InferenceEngine) -> str:
 
 FRESH_ROWS = Invariant("a row names the blocks that its request holds now", stale_entry, "")
 
+NUM_BLOCKS = 12  # of a layer
 BATCHES = (  # one after the other, each of sessions by name, with their blocks in layer 0
     {"A": (0, 1, 2), "B": (3, 4)},
     {"B": (3, 4), "C": (5, 6, 7)},  # A has ended, so that B moves up, and C joins
@@ -71,7 +72,7 @@ def session_in_place_of(ended: set[int], manager: KVBlockManager) -> InferenceSe
 def rows_of_others(build: Build) -> None:
     """Batches whose sessions end and join: no session has the row of another one, nor of its place, and those
     that have ended are forgotten."""
-    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(4, max_blocks_per_layer=12))
+    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(4, max_blocks_per_layer=NUM_BLOCKS))
     manager, tables = engine.kv_manager, engine.decode_step.block_tables
     sessions: dict[str, InferenceSession] = {}
     made: dict[str, weakref.ref] = {}
@@ -84,7 +85,8 @@ def rows_of_others(build: Build) -> None:
                 sessions[name] = session_in_place_of(set(ended.values()), manager)
                 made[name] = weakref.ref(sessions[name])
                 for layer_idx, its in enumerate(sessions[name].block_ids_per_layer):
-                    its.extend(manager.layer_offset(layer_idx) + i for i in block_ids)
+                    offset = manager.layer_offset(layer_idx)  # and no layer's list is another's
+                    its.extend(offset + (i + layer_idx) % NUM_BLOCKS for i in block_ids)
                     sessions[name].num_tokens = 4 * len(block_ids)
         held = [sessions[name] for name in batch]
         table, expected = tables.build(held), RebuiltBlockTables(manager, len(batch)).build(held)
@@ -92,6 +94,13 @@ def rows_of_others(build: Build) -> None:
         wrong = (table != expected).nonzero()
         if table.shape == expected.shape and len(wrong):
             layer_idx, row, place = wrong[0].tolist()
+            for other, its in enumerate(expected[:, row]):
+                if torch.equal(table[layer_idx, row], its):
+                    raise BrokenContract(
+                        f"each layer has rows of its own: layer {layer_idx}, row {row} is the row of layer "
+                        f"{other}. A request's lists may differ from layer to layer: make each from its own "
+                        "list, and write it into its own layer of the table."
+                    )
             raise BrokenContract(
                 f"a row belongs to one session: layer {layer_idx}, row {row}, entry {place} names block "
                 f"{table[layer_idx, row, place].item()}, expected {expected[layer_idx, row, place].item()}, "

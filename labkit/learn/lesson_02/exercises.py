@@ -13,6 +13,7 @@ from labkit.learn.exercise import BrokenContract, Exercise, answer_of
 # --- plans of copies and writes, carried out on a pool that can be read --------------------------------
 
 EMPTY = "empty"  # a slot that was never written
+STEPS = '("copy", from, to) and ("write", b, block, slot)'
 
 
 def play_plan(
@@ -33,13 +34,16 @@ def play_plan(
     steps = answer_of(
         attempt, last_blocks=last_blocks, lengths=lengths, holders=holders, free=free, block_size=block_size
     )
-    kinds, num_requests = [kind for kind, *_ in steps], len(lengths)
-    copies = [tuple(blocks) for kind, *blocks in steps if kind == "copy"]
-    is_plan = kinds == ["copy"] * len(copies) + ["write"] * num_requests
-    writes = {b: (block, slot) for _, b, block, slot in steps[len(copies) :]} if is_plan else {}
-    told = f"gave {one_line(repr(steps))}. "
+    num_requests, told = len(lengths), f"gave {one_line(repr(steps))}. "
+    try:
+        kinds = [kind for kind, *_ in steps]
+        copies = [(source, target) for kind, source, target in steps[: kinds.count("copy")]]
+        is_plan = kinds == ["copy"] * len(copies) + ["write"] * num_requests
+        writes = {b: (block, slot) for _, b, block, slot in steps[len(copies) :]} if is_plan else {}
+    except (TypeError, ValueError):
+        writes = {}
     if set(writes) != set(range(num_requests)):
-        raise BrokenContract(f"{told}Expected are copies, if any, and then one write for each request.")
+        raise BrokenContract(f"{told}Expected are copies, if any, then one write for each request: {STEPS}.")
     if len(set(writes.values())) < num_requests:
         raise BrokenContract(f"{told}Two requests write to one slot, and one token is lost.")
 
@@ -48,6 +52,12 @@ def play_plan(
     for block, length in zip(last_blocks, lengths, strict=True):
         if block is not None and block not in pool:
             pool[block] = [*islice(tokens, length), *[EMPTY] * (block_size - length)]
+    for block, slot in [(block, 0) for copy in copies for block in copy] + [*writes.values()]:
+        if block not in pool or slot not in range(block_size):
+            raise BrokenContract(
+                f"{told}Slot {slot} of block {block} is not there: the blocks are {sorted(pool)}, each with "
+                f"slots 0 to {block_size - 1}."
+            )
     for source, target in copies:
         pool[target] = pool[source][:]
     for b, (block, slot) in writes.items():

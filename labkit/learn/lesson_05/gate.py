@@ -17,9 +17,15 @@ NAME = "a record is counted up in place"
 
 
 def mutable_records(build: Build) -> None:
-    """`set_length` sets the length in the record that is there."""
+    """`set_length` sets the length in the record that is there. Records of the same fields are equal."""
     engine = started(build)
     manager = engine.kv_manager
+    fields = {"layer": 0, "block_index": 1, "start": 2, "length": 3}
+    if manager.info_type(**fields) != manager.info_type(**fields):
+        raise BrokenContract(
+            "a record is a dataclass: two records of the same fields were made, and they are not equal. Put "
+            "`@dataclass(slots=True)` above the class, or give it an `__eq__`."
+        )
     session, *_ = engine.scheduler.running.values()
     for layer_idx, (block_id, *_) in enumerate(session.block_ids_per_layer):
         before = manager.info(block_id)

@@ -68,10 +68,14 @@ def copied_in_the_middle(build: Build, sent_once: Collection[str]) -> None:
 
 
 def taken_over(build: Build, sent_once: Collection[str]) -> None:
-    """A request that takes the place of another in a full batch: there is a slot for it only if that of the
-    other is free by then. A schedule's batch is hardly ever full."""
-    engine = engine_of(build, 4, 9, 4)
-    story = "two requests join, which takes both slots; 3 steps; one of them ends and a third joins"
+    """Requests that take the place of others in a full batch: there is a slot for one only if that of the
+    other is free by then, and no turn that slots take may come to one whose request stays. A schedule's batch
+    is hardly ever full."""
+    engine = engine_of(build, 4, 14, 4, 4)
+    story = (
+        "two requests join, which takes both slots; 3 steps; one of them ends and a third joins, and after "
+        "its end a fourth"
+    )
     with told(story), launches_proven(engine, sent_once):
         for _ in range(3):
             engine.step()
@@ -86,6 +90,20 @@ def taken_over(build: Build, sent_once: Collection[str]) -> None:
                 f"{raised(error)}. Take back the slots of all sessions that are not in the step before "
                 "you look for free ones."
             ) from error
+
+
+def joins_at_a_boundary(build: Build, sent_once: Collection[str]) -> None:
+    """A request that joins in the step in which another takes a block: the rows of both must be sent. A
+    schedule's requests seldom meet so."""
+    story = "a request joins, with blocks of 8; {} steps; another joins; steps to their end"
+    for num_steps in range(1, 9):  # in one of them the first request's block has just become full
+        engine = engine_of(build, 12)
+        with told(story.format(num_steps)), launches_proven(engine, sent_once):
+            for _ in range(num_steps):
+                engine.step()
+            engine.add_request((1, 2, 3), SamplingParams(max_new_tokens=2, stop_on_eos=False))
+            while engine.has_work:
+                engine.step()
 
 
 def reordered(build: Build, sent_once: Collection[str]) -> None:
@@ -128,7 +146,7 @@ def fails_before_the_update(build: Build, sent_once: Collection[str]) -> None:
             engine.step()
 
 
-TRIALS = (copied_in_the_middle, taken_over, reordered, fails_before_the_update)
+TRIALS = (copied_in_the_middle, taken_over, joins_at_a_boundary, reordered, fails_before_the_update)
 
 
 def gate_of(sent_once: Collection[str]) -> Gate:

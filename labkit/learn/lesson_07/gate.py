@@ -1,7 +1,7 @@
 """Lesson 07: one table of blocks for all layers, and an attention that stores."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from typing import NamedTuple
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
 from labkit.engine.prefill import prefill_sessions
+from labkit.errors import OutOfBlocksError
 from labkit.kernels import PagedAttentionAppend, paged_attention_append_plain
 from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
@@ -19,12 +20,14 @@ from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import CLOSE, steps_proven
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.gates.write_cases import FAR_BLOCK
+from labkit.watch.accesses import record_accesses
 from labkit.watch.replaced import replaced
 
 # --- trials of an attention that also stores, every number of a small pool compared --------------------
 
 NUM_LAYERS, LAYER = 3, 1  # whatever runs over the end of the layer that is written is seen beside it
-NUM_BLOCKS, NUM_HEADS, HEAD_SIZE = 6, 2, 16
+NUM_BLOCKS, NUM_HEADS = 6, 2
 
 
 class Case(NamedTuple):
@@ -34,6 +37,7 @@ class Case(NamedTuple):
     tables: tuple[tuple[int, ...], ...]
     lengths: tuple[int, ...]  # -1 in the slot that pads a batch
     block_size: int = 4
+    head_dim: int = 16
 
     def __str__(self) -> str:
         rows = [
@@ -54,6 +58,7 @@ CASES = (
     Case((0,), ((2, 0),), (1,)),
     Case((0,), ((2, 5),), (4,)),  # the first block is full
     Case((0,), ((2, 5),), (4,), block_size=8),
+    Case((0,), ((2, 5),), (5,), head_dim=32),
     Case((0, 1, 2), ((4, 1, 0), (2, 5, 0), (3, 0, 0)), (5, 8, 0)),  # in a block, at an end, nothing yet
     Case((2, 0), ((4, 1, 0), (2, 5, 0), (3, 0, 0)), (5, 2, 0)),  # slots are not rows of the batch
     Case((0, 2, 1), ((4, 0), (5, 1), (0, 0)), (3, 6, -1)),  # block 0 is somebody's, not the padding's
@@ -67,6 +72,32 @@ def right_places(build: Build) -> None:
     attention, device = _attention_of(build)
     for case in CASES:
         _try(attention, case, device)
+
+
+@torch.inference_mode()
+def far_blocks(build: Build) -> None:
+    """A trial: a block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
+
+    The pool's memory is only reserved; a few pages are touched. Where 8.6 GB cannot be reserved, nothing is
+    proven.
+    """
+    attention, device = _attention_of(build)
+    try:
+        pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.float16, device=device)
+    except RuntimeError:
+        return
+    pool[0], pool[FAR_BLOCK] = 0, 0
+    query, key, value = torch.full((3, 1, 2, 64), 7, dtype=torch.float16, device=device)
+    table, length = (torch.tensor(i, dtype=torch.int32, device=device) for i in ([[FAR_BLOCK]], [0]))
+    with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
+        attention(query, key, value, *pool.unbind(1), table, length, length.long(), 1)
+    if not (pool[FAR_BLOCK, :, :, 0] == 7).all():
+        at = "in block 0" if pool[0].any() else "not there"
+        raise BrokenContract(
+            f"a place in a large pool is found: a token was stored in block {FAR_BLOCK}, whose numbers begin "
+            f"2**32 behind the pool's first, and is {at}. `block * stride_n` needs 64 bits: `.to(tl.int64)` "
+            "the block after its load."
+        )
 
 
 def _attention_of(build: Build) -> tuple[PagedAttentionAppend, torch.device]:
@@ -89,14 +120,14 @@ def _try(attention: PagedAttentionAppend, case: Case, device: torch.device) -> N
 def _arguments(case: Case, device: torch.device) -> tuple[dict[str, Tensor | int], list[Tensor]]:
     """What a `PagedAttentionAppend` is given, by name, and both pools [L, N, H, block_size, D]."""
     like = torch.Generator().manual_seed(0)
-    size, B = case.block_size, len(case.slots)
-    pools = torch.randn(2, NUM_LAYERS, NUM_BLOCKS, NUM_HEADS, size, HEAD_SIZE, generator=like)
+    size, D, B = case.block_size, case.head_dim, len(case.slots)
+    pools = torch.randn(2, NUM_LAYERS, NUM_BLOCKS, NUM_HEADS, size, D, generator=like)
     held = torch.zeros(NUM_BLOCKS, size, dtype=torch.bool)
     for table, length in zip(case.tables, case.lengths, strict=True):
         for token in range(length):
             held[table[token // size], token % size] = True
     pools = pools.masked_fill(~held[:, None, :, None], torch.nan).to(device)
-    qkv = torch.randn(B, 3, NUM_HEADS, HEAD_SIZE, generator=like).to(device)  # as a model lays them out
+    qkv = torch.randn(B, 3, NUM_HEADS, D, generator=like).to(device)  # as a model lays them out
     k_pool, v_pool = pools
     arguments = {
         "query": qkv[:, 0],
@@ -128,7 +159,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
     layer_idx, block, _, place, d = at
     there, wanted = float(pool[tuple(at)]), float(expected[tuple(at)])
     owner = owners.get((layer_idx, block, place))
-    where = f"{_named(at)}, number {d} of {HEAD_SIZE}"
+    where = f"{_named(at)}, number {d} of {case.head_dim}"
     if owner is None:
         raise BrokenContract(
             f"nothing is stored but the new tokens: {case}, a {noun} {where}, was {wanted:.3f} and is "
@@ -260,6 +291,22 @@ def two_share(build: Build) -> None:
         )
 
 
+@torch.inference_mode()
+def no_room(build: Build) -> None:
+    """A trial: a reservation that finds no free block raises. A schedule's scheduler looks before it."""
+    manager = (engine := build(small_model(), dtype=torch.float32, cache=CacheConfig(4, 4))).kv_manager
+    session = InferenceSession(manager)
+    prefill_sessions(engine.model.network, [session], [(1, 2, 3, 4)])
+    for _ in range(manager.num_free_blocks):
+        manager.allocate_block(0, start=0)
+    with suppress(OutOfBlocksError):
+        manager.reserve_token_batch(0, [session.block_ids_per_layer[0]])
+        raise BrokenContract(
+            "a reservation that finds no block raises: no block was free for a sequence whose last one is "
+            "full, and it did not. Let the error through: the engine must learn of it to undo the step."
+        )
+
+
 @contextmanager
 def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     """Inside the block, each reservation must make room for one token per sequence, in a block of its own,
@@ -341,7 +388,7 @@ GATE = Gate(
     (ONE_TABLE, EVERY_LAYER),
     (reservations_proven, steps_proven),
     MIXED,
-    trials=(all_layers, right_places),
-    costs=(two_share,),
+    trials=(all_layers, right_places, far_blocks),
+    costs=(two_share, no_room),
     interpreted=("kv_write",),
 )

@@ -33,6 +33,19 @@ LARGEST_BATCH = 6  # no power of two
 NOT_FOUND = (LookupError, StopIteration, ValueError)  # what looking for a graph raises
 
 
+def sizes_for_any_engine(build: Build) -> None:
+    """`sizes_for`, where a step has one, goes up to the largest batch, and not beyond, for any engine."""
+    engine = build(small_model(), dtype=torch.float32, scheduler=SchedulerConfig(max_batch_size=1))
+    sizes_for = getattr(engine.decode_step.device_step, "sizes_for", None)
+    for largest in (LARGEST_BATCH, 20, 100) if sizes_for else ():
+        if (found := max(sizes := list(sizes_for(largest)), default=0)) != largest:
+            raise BrokenContract(
+                f"the largest bucket has as many rows as the engine has slots: `sizes_for({largest})` gives "
+                f"{sizes}, whose largest is {found}, expected {largest}. A batch of {largest} needs a graph, "
+                "and there are no slots for more."
+            )
+
+
 def every_batch(build: Build) -> None:
     """Batches of every size, greedy and not, are replays that make the plain step's tokens."""
     engine = build(
@@ -112,7 +125,7 @@ GATE = Gate(
     (),
     (replays_proven, steps_proven),
     MIXED,
-    trials=(every_batch,),
+    trials=(sizes_for_any_engine, every_batch),
     costs=(smallest_bucket,),
 )
 

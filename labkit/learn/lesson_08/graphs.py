@@ -32,9 +32,10 @@ def capturing(
     is_greedy)`, with the tensor [size] that each replay leaves its tokens in.
 
     On a GPU the graph is a CUDA graph. Without one it is a `toy()`, a recorder of launches that has a
-    `replay`. A size that the engine has no slots for raises ValueError: its tensors would end earlier.
+    `replay`. A size that the engine has no slots for raises ValueError: its tensors would end earlier. So
+    does a capture after the block.
     """
-    num_slots = len(device_step.slots.slot_mapping)
+    num_slots, is_open = len(device_step.slots.slot_mapping), True
 
     def in_toy(size: int, is_greedy: bool) -> tuple[Graph, Tensor]:
         graph = toy()
@@ -44,11 +45,16 @@ def capturing(
     with cuda_captures(device_step) if is_cuda else nullcontext(in_toy) as captured:
 
         def capture_in_slots(size: int, is_greedy: bool) -> tuple[Graph, Tensor]:
+            if not is_open:
+                raise ValueError("`capture` was called after the `with` block in which it can be")
             if not 1 <= size <= num_slots:
                 raise ValueError(f"a graph of {size} rows, but max_batch_size is {num_slots}")
             return captured(size, is_greedy)
 
-        yield capture_in_slots
+        try:
+            yield capture_in_slots
+        finally:
+            is_open = False
 
 
 class ToyGraphedStep:

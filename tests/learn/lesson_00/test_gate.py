@@ -34,6 +34,11 @@ MISTAKES = [
     (AT_ONCE, "values.masked_fill(hidden.transpose(2, 3), 0)", "values", "with NaN in the empty"),
     (AT_ONCE, ".softmax(dim=-1)", ".half().softmax(dim=-1).float()", "a tensor of 16 bits"),
     (AT_ONCE, "visible = columns < context_lens[:, None]", NEAR, "with 200 tokens in the cache the result"),
+    (WEIGHTS, SOFTMAX, SOFTMAX.replace("scores.max", "scores.abs().max"), "so is the largest, which"),
+    (WEIGHTS, SOFTMAX, "    return scores.double().softmax(0)", "torch.float32. It gave torch.float64."),
+    (WEIGHTS, SOFTMAX, "    return scores.double().softmax(0).float()", ""),
+    (AT_ONCE, "-torch.inf", "-1e4", "with scores -10,000 times as large"),
+    (AT_ONCE, "-torch.inf", "torch.finfo(scores.dtype).min", ""),
     (AT_ONCE, "    def of", "    k_cache_layer[2, :, 0] = key_new[0]\n\n    def of", "its argument k_cache_"),
     (AT_ONCE, "out[:, :, 0]", "out[:, :, 0].squeeze()", "here [1, 2, 32]"),
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROWS, TWO_NUMBERS, _ = range(3)
+ROWS, TWO_NUMBERS, ONE_CALL = range(3)
 BY_CONTENT = 'self.__dict__.setdefault("all", {}).setdefault(tuple(session.block_ids_per_layer[0]), {})'
 FILL = """            rows = [self.row(session, layer_idx, offset) for session in sessions]
             block_tables_cpu[layer_idx].copy_(torch.tensor(rows, dtype=torch.int32))"""
@@ -17,10 +17,13 @@ NEW_ROWS = """            for b, session in enumerate(sessions):
                 if self.num_made > num_made or size != len(sessions):
                     block_tables_cpu[layer_idx, b] = torch.tensor(row)
         self.size = len(sessions)"""
+LAST_LAYERS = "block_tables_cpu.copy_(torch.stack(rows))"
 MISTAKES = [
     (ROWS, "block_id - offset for", "block_id for", "Subtract `offset`. (After this: request 0"),
     (ROWS, "[0] * (", "[-1] * (", "names block -1, expected 0."),
     (ROWS, FILL, NEW_ROWS, "take no row of the table for right because it was"),
+    (ONE_CALL, "torch.stack(rows, out=block_tables_cpu[layer_idx])", LAST_LAYERS, "each layer has rows of"),
+    (ROWS, "self.row(session, layer_idx, offset)", "self.row(session, 0, 0)", "layer 1, row 0 is the row of"),
     (ROWS, "WeakKeyDictionary()", "{}", "4 of 4 that ended are still held"),
     (ROWS, "self.kept.setdefault(session, {})", BY_CONTENT, ""),
     (TWO_NUMBERS, "(len(block_ids), block_ids[-1] if block_ids else -1)", "len(block_ids)", "Make a row aga"),

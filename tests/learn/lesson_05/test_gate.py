@@ -48,6 +48,7 @@ UNSAID = """    def reserve_token_batch(self, table_idx, block_ids_list):
     def last_records"""
 LONGER = "].length = max(length, self.block_infos[block_id].length)"
 MISTAKES = [
+    (RECORDS, "@dataclass(slots=True)", "@dataclass(slots=True, eq=False)", "and they are not equal."),
     (RECORDS, SET_LENGTH, COPY, "its key there is zeros, expected the key of"),
     (APPEND, LAST_RECORDS, SHARED, "so has a copy"),
     (RECORDS, "].length = length", LONGER, "a failed step can be undone found block"),

@@ -31,15 +31,18 @@ NO_PADDING = """    def __init__(self, *about):
     def forget"""
 NEWCOMERS = "self.send_states({requests[b]: sessions[b] for b in joined})"
 ROW = "a row names the blocks that its request holds now found table"
+TURNS = "next(self.__dict__.setdefault('turns', iter([*range(self.padding_slot)] * 9)))"
 MISTAKES = [
     (KEPT, STAY, "", "slots of those who left are free again found where all slots were taken"),
     (KEPT, STAY + FREE, ALL_FREE, "has left and still has slot"),
     (KEPT, STAY, "        self.slot_of = {}\n", "a request keeps its slot found request"),
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
     (KEPT, "free.pop()", IN_TURN, ""),
+    (KEPT, "free.pop()", TURNS, "slot 1 has request 1 and request 3 (row 1). try Hand out free slots"),
     (KEPT, "range(self.padding_slot)", "range(1, self.padding_slot + 1)", "try Hand out the slots 0 to"),
     (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "who is sent has a slot found send_mapping was called for"),
     (DIRTY, IS_DIRTY, BY_NUMBER, ROW),
+    (DIRTY, IS_DIRTY, "return joined or sorted(set().union(*changed))", ROW),
     (DIRTY, IS_DIRTY, "return range(len(sessions))", "block_tables was sent for request"),
     (DIRTY, IS_DIRTY, "return joined + [b for places in changed for b in places]", "send_rows was called"),
     (ONCE, NEWCOMERS, NEWCOMERS.replace("joined", "joined[1:]"), "a slot is what the host knows found"),

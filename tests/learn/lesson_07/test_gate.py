@@ -34,6 +34,13 @@ EVERY_LAYER = f"{COUNT}\n            self.info(block_ids[-1]).length += self.num
 NEW_ALONE = READY.replace("changed.append(b)", "changed += [b] * (len(block_ids) > before)").replace(
     "                self.ready", "                before = len(block_ids)\n                self.ready"
 )
+SWALLOWED = """            if self.append_takes_block(block_ids):
+                try:
+                    self.ready_block(table_idx, block_ids)
+                except Exception:
+                    continue
+                changed.append(b)
+"""
 EACH = """        for b, block_ids in enumerate(block_ids_list):
             if self.append_takes_block(block_ids):"""
 IS_FULL = EACH.replace(
@@ -60,6 +67,9 @@ MISTAKES = [
     (RESERVE, READY, NEW_ALONE, "A block that was replaced by its copy"),
     (RESERVE, EACH, IS_FULL, "a reserved block has one holder found block"),
     (RESERVE, EACH, ASKS_ALL, "sequence 1 had the blocks [0] and has [0], but [0, 1] is returned"),
+    (RESERVE, READY, SWALLOWED, "a reservation that finds no block raises"),
+    (KERNEL, ".to(tl.int64)", "", "and is in block 0. try `block * stride_n` needs 64 bits"),
+    (KERNEL, "SIZE) * D + d", "SIZE) * 16 + d", "head 0, number 0 of 32, is"),
     (KERNEL, "        tl.store(k_cache_ptr + place, key)\n", "", "(nothing was stored)"),
     (KERNEL, "length % BLOCK_SIZE)", "(length + 1) % BLOCK_SIZE)", "was stored is in place 2 of block 2,"),
     (KERNEL, "row_ptr + length // BLOCK_SIZE", "row_ptr", "what was stored is in place 0 of block 2, head"),

@@ -19,6 +19,8 @@ BY_VIEWS = f"""{EACH}
             if is_view and all(output.data_ptr() in memory for output in launch.outputs):
                 continue"""
 CAPTURED = "self.graphs[size, is_greedy] = capture(size, is_greedy)"
+EACH_SIZE = "            for size in self.sizes[::-1]:\n                for is_greedy in (False, True):"
+LATER = "            pass\n        for size in self.sizes[::-1]:\n            for is_greedy in (False, True):"
 COPIED = """graph, made = capture(size, is_greedy)
                     self.graphs[size, is_greedy] = graph, made.clone()"""
 MET = """        with capturing(self.device_step, MyGraph) as capture:
@@ -41,11 +43,13 @@ MISTAKES = [
     (GRAPHS, "self.graphs[batch_size, is_greedy]", "self.graphs[batch_size, True]", "drawn where the"),
     (GRAPHS, "        graph, token_ids =", MET, "the forward was run from Python for a"),
     (GRAPHS, CAPTURED, COPIED, "a step makes the plain step's tokens found row 0 of"),
+    (GRAPHS, EACH_SIZE, LATER, "called after the `with` block"),
     (GRAPHS, "        graph.replay()\n", "", "What makes the tokens was not launched"),
     (BUCKETS, BUCKET, "max(size for size in self.sizes if size <= batch_size)", "it made (4,) for a batch"),
     (BUCKETS, BUCKET, "self.sizes[-1]", "a graph of 1 was captured. 5 rows are padding, expected 0"),
     (BUCKETS, " | {max_batch_size}", "", "as many rows as the engine has slots"),
     (BUCKETS, "        bucket =", NEW_TENSOR, "slots.slot_mapping is a new tensor, at another address"),
+    (BUCKETS, " if size < max_batch_size", "", "16, 20, 24], whose largest is 24, expected 20."),
     (BUCKETS, SIZES, "return [max_batch_size]", ""),
 ]  # fmt: skip
 

@@ -33,6 +33,7 @@ MISTAKES = [
     (ROWS, IN_ITS_SESSION, "step.requests[row] in running", "it was preempted, and has come back in a new"),
     (ROWS, IN_ITS_SESSION, "step.sessions[row] in list(running.values())", ""),
     (GOING_ON, " + (session in in_flight)", "", "step 6 is launched for request 1, whose last token of 2 is"),
+    (GOING_ON, "(session in in_flight)", "(request in in_flight)", "if `in_flight` has the session"),
     (GOING_ON, "(session in in_flight)", "1", "every request that has a token to make is launched found"),
 ]  # fmt: skip
 
