@@ -4,7 +4,6 @@ Shapes: B batch, T tokens, E embedding, H heads, D head size.
 """
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,10 +17,7 @@ from labkit.model.decoder_weights import (
     linear_weights,
     norm_weights,
 )
-from labkit.model.network import Attend, Network, in_transformers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from labkit.model.network import Attend, Network
 
 
 class SelfAttention(nn.Module):
@@ -90,6 +86,7 @@ class GPT2(Network):
     """The decoder of Radford et al. (2019)."""
 
     config: GPT2Config
+    config_type = GPT2Config
     checkpoint_format = CheckpointFormat(
         prefix="transformer.",
         layer=re.compile(r"h\.(\d+)\."),
@@ -117,20 +114,13 @@ class GPT2(Network):
             self.lm_head.weight = self.wte.weight
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         x = self.wte(input_ids) + self.wpe(positions)
         for layer_idx, block in enumerate(self.h):
             x = block(x, layer_idx, attend)
         return self.ln_f(x)
 
     @classmethod
-    def read_config(cls, raw: dict[str, Any]) -> GPT2Config:
-        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        return GPT2Config.from_hf(raw)
-
-    @classmethod
     def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
-        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         return {
             "wte.weight": (config.vocab_size, config.n_embd),
             "wpe.weight": (config.n_positions, config.n_embd),
@@ -143,7 +133,6 @@ class GPT2(Network):
         return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied."""
         return DecoderWeights(
             self.wte.weight.detach(),
             self.wpe.weight.detach(),
@@ -153,9 +142,4 @@ class GPT2(Network):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make."""
         return [block.modules_by_use() for block in self.h if isinstance(block, Block)]  # all of them
-
-    def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""
-        return in_transformers(self, **self.config.to_hf())

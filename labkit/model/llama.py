@@ -7,7 +7,6 @@ Shapes: B batch, T tokens, E embedding, H heads, G heads of keys and values, D h
 """
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +23,7 @@ from labkit.model.decoder_weights import (
     split_heads,
 )
 from labkit.model.llama_config import LlamaConfig, Qwen3Config
-from labkit.model.network import Attend, Network, in_transformers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from labkit.model.network import Attend, Network
 
 
 class RMSNorm(nn.RMSNorm):
@@ -125,7 +121,7 @@ class Llama(Network):
     """The decoder of Llama 2 and 3, and by its config of Qwen3."""
 
     config: LlamaConfig
-    config_type: ClassVar[type[LlamaConfig]] = LlamaConfig
+    config_type = LlamaConfig
     checkpoint_format = CheckpointFormat(
         prefix="model.",
         layer=re.compile(r"layers\.(\d+)\."),
@@ -158,7 +154,6 @@ class Llama(Network):
         return self._rotary
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         angles = Rotary(*(table[positions][:, :, None] for table in self.rotary()))
         x = self.embed_tokens(input_ids)
         for layer_idx, layer in enumerate(self.layers):
@@ -166,13 +161,7 @@ class Llama(Network):
         return self.norm(x)
 
     @classmethod
-    def read_config(cls, raw: dict[str, Any]) -> LlamaConfig:
-        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        return cls.config_type.from_hf(raw)
-
-    @classmethod
     def stored_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         E = config.hidden_size
         rows = {name: n for parts in cls.joined_rows(config).values() for name, n in parts.items()}
         return {
@@ -196,7 +185,6 @@ class Llama(Network):
         return () if self.config.tie_word_embeddings else (self.embed_tokens.weight,)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied."""
         return DecoderWeights(
             self.embed_tokens.weight.detach(),
             None,
@@ -208,12 +196,7 @@ class Llama(Network):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make."""
         return [layer.modules_by_use() for layer in self.layers if isinstance(layer, Block)]  # all of them
-
-    def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's own model with a copy of these weights, on the CPU, in float32."""
-        return in_transformers(self, **self.config.to_hf())
 
 
 class Qwen3(Llama):

@@ -84,6 +84,9 @@ class ModelConfig(Protocol):
     def more_eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text as well."""
 
+    def to_hf(self) -> dict[str, Any]:
+        """The fields as Hugging Face's config has them."""
+
 
 class Prefilled(NamedTuple):
     """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
@@ -96,11 +99,12 @@ class Prefilled(NamedTuple):
 class Network(nn.Module):
     """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
 
-    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`read_config`), and
+    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`config_type`), and
     says how its weights are stored (`checkpoint_format`, `stored_shapes`). With `decoder_weights` it also
     runs on the rungs whose layers are fused kernels.
     """
 
+    config_type: ClassVar[type[Any]]  # its own `ModelConfig`
     checkpoint_format: ClassVar[CheckpointFormat]
     watch_points: ClassVar[tuple[str, ...]] = ("prefill",)
     config: ModelConfig
@@ -115,7 +119,7 @@ class Network(nn.Module):
     @classmethod
     def read_config(cls, raw: dict[str, Any]) -> ModelConfig:
         """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        raise NotImplementedError
+        return cls.config_type.from_hf(raw)
 
     @classmethod
     def stored_shapes(cls, config: Any) -> dict[str, tuple[int, ...]]:
@@ -153,11 +157,21 @@ class Network(nn.Module):
         raise OptionError(f"{type(self).__name__} cannot be cut for several processes: run it in one")
 
     def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's own model with a copy of these weights, on the CPU, in float32.
+        """Hugging Face's own model with a copy of these weights, on the CPU, in float32. No token ends its
+        texts: a run makes all its tokens, whatever comes.
 
         Raises OptionError if this architecture has no way there.
         """
-        raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+        if not hasattr(self, "checkpoint_format"):
+            raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        sizes = self.config.to_hf() | {"bos_token_id": None, "eos_token_id": None}
+        config = AutoConfig.for_model(self.config.model_type, **sizes)
+        theirs = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+        theirs.load_state_dict(self.stored_tensors())
+        theirs.tie_weights()
+        return theirs
 
     def stored_names(self, name: str) -> dict[str, int]:
         """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each; none if
@@ -222,16 +236,3 @@ class Network(nn.Module):
         """Logits [B, V] after one more token per sequence: input_ids [B] at positions [B]."""
         hidden = self(input_ids[:, None], positions[:, None], attend)  # [B, 1, E]
         return self.lm_head(hidden[:, 0])
-
-
-def in_transformers(network: Network, **sizes: Any) -> "PreTrainedModel":
-    """Hugging Face's model of the same architecture, with these fields of its config and a copy of the
-    weights, on the CPU, in float32. No token ends its texts: a run makes all its tokens, whatever comes."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    sizes |= {"bos_token_id": None, "eos_token_id": None}
-    config = AutoConfig.for_model(network.config.model_type, **sizes)
-    theirs = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    theirs.load_state_dict(network.stored_tensors())
-    theirs.tie_weights()
-    return theirs

@@ -79,15 +79,10 @@ def main() -> None:
     settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
         api_key()  # or a wrong one would be noticed when the model is loaded
-        server = engine_server(settings, args.max_requests)
+        with contextlib.closing(engine_server(settings, args.max_requests)) as server:
+            serve(server, args)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
-    try:
-        serve(server, args)
-    except LabkitError as error:
-        raise SystemExit(str(error)) from None
-    finally:
-        server.close()
 
 
 def engine_server(settings: EngineSettings, max_requests: int) -> Server:

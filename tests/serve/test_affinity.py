@@ -9,7 +9,6 @@ from labkit.serve.affinity import (
     PIECE,
     POLICIES,
     PrefixAffinity,
-    RoundRobin,
     beginning,
     home,
     prefix_keys,
@@ -69,7 +68,7 @@ def test_ingresses_that_tell_each_other_nothing_send_a_beginning_to_the_same_hom
 
 
 def test_round_robin_asks_neither_for_the_load_nor_for_the_beginning():
-    turns = RoundRobin()
+    turns = POLICIES["round-robin"](1)
     assert [turns.rank(HAMLET, {"a": 9, "b": 0})[0] for _ in range(4)] == ["a", "b", "a", "b"]
     assert turns.rank(HAMLET, {"a": 9, "b": 0, "c": 5}) == ["c", "a", "b"]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from labkit.bench import cost_card, decode_limit, in_turn, on_paper
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
@@ -104,12 +103,6 @@ def counts_of_depths(rungs: Sequence[str], depths: Sequence[int]) -> pd.DataFram
 # --- on this machine ----------------------------------------------------------------------------------------
 
 
-def attend_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention [G, R, D] of queries [G, R, D] to keys and values [G, T, D] of their group."""
-    scores = query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5
-    return scores.softmax(-1) @ values
-
-
 def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Mapping[str, float]:
     """Microseconds of one layer's attention of 8 requests with SmolLM2's 9 query heads, in plain PyTorch on
     this machine, in turn: with 9 heads of keys and values, and with 3."""
@@ -122,7 +115,7 @@ def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Ma
 
         def measure() -> float:
             begin = time.perf_counter()
-            attend_in_groups(query, keys, values)
+            (query @ keys.transpose(1, 2) * HEAD_DIM**-0.5).softmax(-1) @ values
             if device.type == "cuda":
                 torch.cuda.synchronize()
             return 1e6 * (time.perf_counter() - begin)

@@ -48,7 +48,6 @@ class Int8Network(Network):
         return self.inner.lm_head
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         return self.inner(input_ids, positions, attend)
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
