@@ -98,23 +98,19 @@ def check_seed(seed: object) -> int:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder with the files of the model of that name, or of that GGUF file; None if there is none.
+    """The folder with the files of the model of that name, from the working directory or the project's root,
+    or of that GGUF file; None if there is none.
 
     Raises CheckpointError for a GGUF file that cannot be converted.
     """
-    if folder := find_directory(name):
-        return folder
-    file = find_gguf(name)
-    return None if file is None else converted(file)
-
-
-def find_directory(name: str) -> Path | None:
-    """The directory of that name, from the working directory or the project's root; None if there is none."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
-        return next((path for path in candidates if path.is_dir()), None)
+        if folder := next((path for path in candidates if path.is_dir()), None):
+            return folder
     except (OSError, RuntimeError):  # a part of the name is too long; "~someone" has no home here
         return None
+    file = find_gguf(name)
+    return None if file is None else converted(file)
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:

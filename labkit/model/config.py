@@ -77,7 +77,6 @@ class GPT2Config:
 
     @property
     def head_dim(self) -> int:
-        """Numbers of a query, key or value in one head."""
         return self.n_embd // self.n_head
 
     @property
@@ -92,7 +91,6 @@ class GPT2Config:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
 
 

@@ -137,8 +137,6 @@ class LlamaConfig:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and its heads of
-        them."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     def to_hf(self) -> dict[str, Any]:

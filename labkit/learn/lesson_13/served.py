@@ -52,11 +52,6 @@ class Step:
         """All rows."""
         return self.prompt_rows + self.decode_rows
 
-    @property
-    def is_stalled(self) -> bool:
-        """Whether some ran, and none of them got a token."""
-        return bool(self.ran) and not self.ran & self.got
-
 
 @dataclass(frozen=True)
 class Served:
@@ -75,7 +70,7 @@ class Served:
     @property
     def num_stalled(self) -> int:
         """Steps in which some ran and none of them got a token."""
-        return sum(step.is_stalled for step in self.steps)
+        return sum(bool(step.ran) and not step.ran & step.got for step in self.steps)
 
     @property
     def num_joins(self) -> int:
