@@ -19,11 +19,10 @@ from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json, read_object
 from labkit.model.chat import CHAT_FILE, read_chat_template
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import ModelConfig, Network
+from labkit.model.network import CheckpointFormat, ModelConfig, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES

@@ -8,16 +8,9 @@ import re
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
-from labkit.model.decoder_weights import (
-    DecoderWeights,
-    LayerModules,
-    LayerWeights,
-    linear_weights,
-    norm_weights,
-)
-from labkit.model.network import Attend, Network
+from labkit.model.decoder_weights import DecoderWeights, LayerModules, norm_weights
+from labkit.model.network import Attend, CheckpointFormat, Network
 
 
 class SelfAttention(nn.Module):
@@ -67,19 +60,9 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
     def modules_by_use(self) -> LayerModules:
-        """This layer's matrices, and whose heads they make."""
-        return LayerModules(self.attn, self.attn.c_attn, self.attn.c_proj, self.mlp.c_fc, self.mlp.c_proj)
-
-    def layer_weights(self) -> LayerWeights:
-        """This layer's weights by what they do, not copied."""
-        return LayerWeights(
-            norm_weights(self.ln_1),
-            linear_weights(self.attn.c_attn),
-            linear_weights(self.attn.c_proj),
-            norm_weights(self.ln_2),
-            linear_weights(self.mlp.c_fc),
-            linear_weights(self.mlp.c_proj),
-        )
+        """This layer's modules, and whose heads they make."""
+        attn, mlp = self.attn, self.mlp
+        return LayerModules(attn, attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, self.ln_1, self.ln_2)
 
 
 class GPT2(Network):
@@ -136,7 +119,7 @@ class GPT2(Network):
         return DecoderWeights(
             self.wte.weight.detach(),
             self.wpe.weight.detach(),
-            tuple(block.layer_weights() for block in self.h if isinstance(block, Block)),  # all of them
+            tuple(layer.weights() for layer in self.layer_modules()),
             norm_weights(self.ln_f),
             self.lm_head.weight.detach(),
         )

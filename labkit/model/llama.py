@@ -12,18 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.model.checkpoint_format import CheckpointFormat
-from labkit.model.decoder_weights import (
-    DecoderWeights,
-    LayerModules,
-    LayerWeights,
-    Rotary,
-    linear_weights,
-    norm_weights,
-    split_heads,
-)
+from labkit.model.decoder_weights import DecoderWeights, LayerModules, Rotary, norm_weights, split_heads
 from labkit.model.llama_config import LlamaConfig, Qwen3Config
-from labkit.model.network import Attend, Network
+from labkit.model.network import Attend, CheckpointFormat, Network
 
 
 class RMSNorm(nn.RMSNorm):
@@ -98,22 +89,11 @@ class Block(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def modules_by_use(self) -> LayerModules:
-        """This layer's matrices, and whose heads they make."""
+        """This layer's modules, and whose heads they make."""
         attention, mlp = self.self_attn, self.mlp
-        return LayerModules(attention, attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-
-    def layer_weights(self) -> LayerWeights:
-        """This layer's weights by what they do, not copied."""
-        attention = self.self_attn
-        return LayerWeights(
-            norm_weights(self.input_layernorm),
-            linear_weights(attention.qkv_proj),
-            linear_weights(attention.o_proj),
-            norm_weights(self.post_attention_layernorm),
-            linear_weights(self.mlp.gate_up_proj),
-            linear_weights(self.mlp.down_proj),
-            None if attention.q_norm is None else norm_weights(attention.q_norm),
-            None if attention.k_norm is None else norm_weights(attention.k_norm),
+        return LayerModules(
+            *(attention, attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj),
+            *(self.input_layernorm, self.post_attention_layernorm, attention.q_norm, attention.k_norm),
         )
 
 
@@ -188,7 +168,7 @@ class Llama(Network):
         return DecoderWeights(
             self.embed_tokens.weight.detach(),
             None,
-            tuple(layer.layer_weights() for layer in self.layers if isinstance(layer, Block)),  # all of them
+            tuple(layer.weights() for layer in self.layer_modules()),
             norm_weights(self.norm),
             self.lm_head.weight.detach(),
             is_gated=True,

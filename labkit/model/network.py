@@ -5,7 +5,9 @@ Shapes: B batch, T tokens, E embedding, H heads, G heads of keys and values, D h
 V vocabulary.
 """
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -13,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.decoder_weights import DecoderWeights, LayerModules
 from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
 from labkit.model.ranks import ALONE, Ranks
@@ -88,6 +89,24 @@ class ModelConfig(Protocol):
         """The fields as Hugging Face's config has them."""
 
 
+@dataclass(frozen=True)
+class CheckpointFormat:
+    """How an architecture's weights are named and stored in Hugging Face's safetensors files.
+
+    Names are those of the network's own parameters, but for the prefix.
+
+    A pattern is matched from a name's beginning; `transposed` and `not_weights` to its end.
+    """
+
+    prefix: str  # that a checkpoint may put before each name
+    layer: re.Pattern[str]  # a layer's tensor; its first group is the layer's number
+    num_layers_field: str  # of config.json
+    token_table: str  # the head too, where they are tied and the head is not stored
+    head: str
+    transposed: re.Pattern[str]  # matrices stored [in, out], where nn.Linear has [out, in]
+    not_weights: re.Pattern[str]  # buffers that old checkpoints stored, read by nothing
+
+
 class Prefilled(NamedTuple):
     """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
 
@@ -150,7 +169,7 @@ class Network(nn.Module):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make: what is cut for several GPUs.
+        """Each layer's modules, and whose heads they make: what is cut for several GPUs.
 
         Raises OptionError if the architecture has other layers.
         """

@@ -23,8 +23,8 @@ class CausalAttention:
     cache."""
 
     def __init__(self, pads: Tensor) -> None:
-        """pads: [B, T], True where a row has no token. No token sees a pad, but 0 times a NaN would be one, so
-        attention gets zeros in their place."""
+        """pads: [B, T], True where a row has no token. No token sees a pad, but 0 times a NaN would be one,
+        so attention gets zeros in their place."""
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self._pads = pads[:, None, :, None]

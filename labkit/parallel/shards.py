@@ -96,7 +96,7 @@ def cut_network(
         )
 
     for whole, mine in zip(network.layer_modules(), part.layer_modules(), strict=True):
-        fill(mine, shard_of(LayerMatrices(*map(linear_weights, whole[1:]))), ranks, dtype)
+        fill(mine, shard_of(LayerMatrices(*map(linear_weights, whole.matrices))), ranks, dtype)
         num_heads = mine.attention_out.weight.shape[1] // config.head_dim
         num_kv_heads = (len(mine.qkv.weight) // config.head_dim - num_heads) // 2
         mine.attention.heads = num_heads, num_kv_heads
@@ -107,7 +107,7 @@ def cut_network(
     missing = {name for name, weight in part.named_parameters() if weight.is_meta}
     whole_ones = {n: w.to(ranks.device, dtype) for n, w in network.named_parameters() if n in missing}
     part.load_state_dict(whole_ones, strict=False, assign=True)
-    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer[1:]]
+    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer.matrices]
     sizes: Any = CutConfig(config, num_heads, num_kv_heads, sum(matrices))
     part.config = sizes
     part.ranks = ranks
@@ -159,7 +159,7 @@ def on_one_rank(weight: Tensor, bias: Tensor | None, ranks: TorchRanks) -> Linea
 
 def fill(mine: LayerModules, part: LayerMatrices, ranks: TorchRanks, dtype: torch.dtype) -> None:
     """Give a layer's modules a rank's part, and sums over ranks to those that make a part of one."""
-    for module, (weight, bias) in zip(mine[1:], part, strict=True):
+    for module, (weight, bias) in zip(mine.matrices, part, strict=True):
         module.weight = parameter(weight.to(ranks.device, dtype))
         whole_bias = None if bias is None else parameter(bias.to(ranks.device, dtype))
         module.register_parameter("bias", whole_bias)

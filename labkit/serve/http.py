@@ -187,7 +187,7 @@ class Door:
         raw = await json_body(request)
         asked = read_completion(raw)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, TextForm(self.name, self._spelling_for(asked)))
+        return await self.answer(request, asked, TextForm)
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
@@ -196,14 +196,12 @@ class Door:
         longest = self.server.limits.longest
         asked = await asyncio.to_thread(read_chat, raw, self.server.voice.chat_prompt, longest)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, ChatForm(self.name, self._spelling_for(asked)))
+        return await self.answer(request, asked, ChatForm)
 
-    def _spelling_for(self, asked: Asked) -> Spelling | None:
-        return None if asked.params.logprobs is None else self.spelling
-
-    async def answer(self, request: Request, asked: Asked, form: TextForm) -> Response:
+    async def answer(self, request: Request, asked: Asked, kind: type[TextForm]) -> Response:
         """Submit every answer, and reply with all of them or with a stream. If one can't be submitted, none
         is; if the client leaves, all are cancelled."""
+        form = kind(self.name, None if asked.params.logprobs is None else self.spelling)
         self.admit(len(asked.choices))
         with ExitStack() as at_end:
             streams: list[AsyncTokenStream] = []

@@ -1,13 +1,14 @@
 """Lesson 16: bytes, blocks, how well a text is foretold, and time."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from statistics import median
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
 from labkit.bench.limit import decode_limit, on_paper
@@ -137,7 +138,7 @@ def attention_seconds(batch_size: int = 4, context_len: int = 512, rounds: int =
     lens = torch.full((batch_size,), context_len, dtype=torch.int32)
     query, key, value = torch.randn(3, batch_size, H, D)
 
-    def call(kept: torch.dtype | None) -> Callable[[], float]:
+    def timer(kept: torch.dtype | None) -> Timer:
         manager = OneTableBlockManager(
             num_layers=1,
             num_heads=H,
@@ -146,17 +147,10 @@ def attention_seconds(batch_size: int = 4, context_len: int = 512, rounds: int =
             max_blocks_per_layer=batch_size * per_seq,
             cache_dtype=kept,
         )
-        caches = manager.k_cache[0], manager.v_cache[0]
+        cached = manager.k_cache[0], manager.v_cache[0], table, lens, torch.arange(batch_size), context_len
+        attend = partial(paged_attention_append_plain, query, key, value, *cached)
+        return Timer("attend()", globals={"attend": attend})
 
-        def timed() -> float:
-            started = time.perf_counter()
-            paged_attention_append_plain(
-                query, key, value, *caches, table, lens, torch.arange(batch_size), context_len
-            )
-            return time.perf_counter() - started
-
-        timed()
-        return timed
-
-    calls = {"32 bits": call(None), "8 bits": call(torch.uint8)}
-    return dict(zip(calls, in_turn(list(calls.values()), rounds), strict=True))
+    timers = {"32 bits": timer(None), "8 bits": timer(torch.uint8)}
+    runs = in_turn([partial(each.timeit, 1) for each in timers.values()], rounds)
+    return {name: [run.median for run in side] for name, side in zip(timers, runs, strict=True)}
