@@ -361,6 +361,5 @@ def fitted_weights(
 
 def stored_parts(network: Network, key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """The stored tensors of which a parameter of this shape is made, with their shapes."""
-    if rows := network.stored_names(key):
-        return {part: (count, *shape[1:]) for part, count in rows.items()}
-    return {key: shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape}
+    rows, *rest = shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape
+    return {part: (count, *rest) for part, count in network.stored_names(key, rows).items()}

@@ -69,7 +69,6 @@ class GPT2Config:
         return cls(**given | read_ends(raw))
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields as Hugging Face's config has them."""
         return with_ends(vars(self))
 
     num_layers, max_positions, hidden_size = called("n_layer"), called("n_positions"), called("n_embd")

@@ -192,24 +192,22 @@ class Network(nn.Module):
         theirs.tie_weights()
         return theirs
 
-    def stored_names(self, name: str) -> dict[str, int]:
-        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each; none if
-        it is stored whole."""
+    def stored_names(self, name: str, num_rows: int) -> dict[str, int]:
+        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each. Of one
+        that is stored whole, its own name, with all rows."""
         for joined, rows in self.joined_rows(self.config).items():
             before, found, after = name.partition(f".{joined}.")
             if found:
                 return {f"{before}.{part}.{after}": count for part, count in rows.items()}
-        return {}
+        return {name: num_rows}
 
     def stored_tensors(self) -> dict[str, Tensor]:
         """The weights as a checkpoint has them: its names and shapes."""
         names, stored = self.checkpoint_format, dict[str, Tensor]()
         for name, weight in self.state_dict().items():
             turned = weight.T if names.transposed.fullmatch(name) else weight
-            parts = self.stored_names(name)
-            pieces = (
-                zip(parts, turned.split(list(parts.values())), strict=True) if parts else [(name, turned)]
-            )
+            parts = self.stored_names(name, len(turned))
+            pieces = zip(parts, turned.split(list(parts.values())), strict=True)
             stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
         return stored
 

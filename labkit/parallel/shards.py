@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.errors import OptionError
-from labkit.model import LanguageModel, Network
+from labkit.model import LanguageModel
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.decoder_weights import LayerModules, LinearWeights, linear_weights
 from labkit.parallel.ranks import TorchRanks
@@ -51,27 +51,21 @@ class CutConfig:
         return getattr(self.whole, name)
 
 
+@torch.no_grad()
 def cut_model(
     model: LanguageModel, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
 ) -> LanguageModel:
-    """This rank's part of a model, on its device in `dtype`. The model itself is left as it is.
-
-    cut_layer: what cuts each layer; None for the package's own way.
-    """
-    return replace(model, network=cut_network(model.network, ranks, dtype, cut_layer))
-
-
-@torch.no_grad()
-def cut_network(
-    network: Network, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
-) -> Network:
-    """This rank's part of a network: the same modules with fewer heads and inner values.
+    """This rank's part of a model, on its device in `dtype`: the same modules with fewer heads and inner
+    values. The model itself is left as it is.
 
     Queries, keys, values and the first half of the MLP are cut by columns, so that a rank has whole heads;
     what is behind them by rows, so that every rank has a part of a sum; the head by vocabulary. Tables, norms
     and the biases of sums, which one rank adds, are whole. Raises OptionError for heads of which
     not every rank would have some.
+
+    cut_layer: what cuts each layer; None for the package's own way.
     """
+    network = model.network
     config, is_gated = network.config, network.decoder_weights().is_gated
     groups = head_groups(config.num_heads, config.num_kv_heads, ranks.size)
     heads = config.num_heads, config.num_kv_heads
@@ -111,7 +105,7 @@ def cut_network(
     sizes: Any = CutConfig(config, num_heads, num_kv_heads, sum(matrices))
     part.config = sizes
     part.ranks = ranks
-    return part.eval().requires_grad_(False)
+    return replace(model, network=part.eval().requires_grad_(False))
 
 
 def head_groups(num_heads: int, num_kv_heads: int, size: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from labkit.json_file import parse_json
 
 PIECE = 64  # characters: beginnings are compared by whole pieces
-MOST_PIECES = 65_536  # remembered of each replica, about four million characters
+MOST_PIECES = 65_536  # remembered of each replica, about four million characters; then the oldest go
 MOST_OF_ONE = 8_192  # pieces of one text: it must not drive all others out
 LARGEST_COMPARED = 2**20  # bytes of a body: to read a larger one would hold up all streams
 SLACK = 8  # requests more than the least loaded replica has, up to which a replica may be preferred
@@ -63,21 +63,12 @@ def by_turns(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
 class PrefixAffinity:
     """Ranks replicas for one request after another, and remembers which beginnings it has sent where.
 
-    slack: how many requests more than the least loaded replica another one may have and still be preferred.
-    most_pieces: remembered of each replica; the beginnings that were not met for longest are forgotten.
     order: by what they are sorted. has_homes: every beginning has a replica that counts as having seen its
     first piece, the same one for all ingresses, which tell each other nothing: see `home`.
     """
 
-    def __init__(
-        self,
-        slack: int = SLACK,
-        most_pieces: int = MOST_PIECES,
-        order: Order = load_then_prefix,
-        has_homes: bool = False,
-    ) -> None:
+    def __init__(self, order: Order = load_then_prefix, has_homes: bool = False) -> None:
         self.order, self.has_homes = order, has_homes
-        self.slack, self.most_pieces = slack, most_pieces
         self._seen: dict[str, Seen] = defaultdict(OrderedDict)
         self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
         self._turn = 0
@@ -89,7 +80,7 @@ class PrefixAffinity:
         """
         for gone in self._seen.keys() - loads.keys():
             del self._seen[gone]
-        keys, most = prefix_keys(text), min(loads.values()) + self.slack
+        keys, most = prefix_keys(text), min(loads.values()) + SLACK
         at_home = home(text[:PIECE], loads) if keys and self.has_homes else None
 
         def key(replica: str) -> tuple[int, ...]:
@@ -99,7 +90,7 @@ class PrefixAffinity:
         ranked = sorted(loads, key=key)
         self._turn += 1
         self._turns[ranked[0]] = self._turn
-        remember(self._seen[ranked[0]], keys, self.most_pieces)
+        remember(self._seen[ranked[0]], keys, MOST_PIECES)
         return ranked
 
 

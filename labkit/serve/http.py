@@ -309,7 +309,6 @@ class EventStream(StreamingResponse):
         self._at_end = at_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send all frames, as ASGI has it."""
         with self._at_end:
             await self.stream_response(send)
 

@@ -27,7 +27,6 @@ class DrainingServer(uvicorn.Server):
         self.has_lost_engine = False
 
     async def startup(self, *args: object, **kwargs: object) -> None:
-        """Listen."""
         try:
             await super().startup(*args, **kwargs)  # type: ignore[arg-type]
             host, port, *_ = self.servers[0].sockets[0].getsockname()

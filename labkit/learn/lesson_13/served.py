@@ -49,7 +49,6 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """All rows."""
         return self.prompt_rows + self.decode_rows
 
 

@@ -46,7 +46,6 @@ class PlayedStream:
         self.is_closed = False
 
     def close(self) -> None:
-        """Close it."""
         self.is_closed = True
 
     def __aiter__(self) -> "PlayedStream":
