@@ -59,7 +59,8 @@ def load_model(
     was installed without it.
     """
     name = check_source(source)
-    check_dtype(dtype)
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
     seed = check_seed(seed)
     if name.startswith("random:"):
         return random_model(name, dtype, seed)
@@ -80,12 +81,6 @@ def check_source(source: object) -> str:
     if len(name) > LONGEST_NAME:
         raise CheckpointError(f"source is no directory and no hub id: {shown(name)}")
     return name
-
-
-def check_dtype(dtype: object) -> None:
-    """Raises CheckpointError unless weights can have this dtype."""
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
 
 
 def check_seed(seed: object) -> int:

@@ -80,8 +80,6 @@ class GPT2(Network):
         not_weights=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$"),  # causal masks
     )
 
-    watch_points = ("decode_one_token",)
-
     def __init__(self, config: GPT2Config) -> None:
         super().__init__(config)
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)

@@ -111,7 +111,6 @@ class Llama(Network):
         transposed=re.compile(r"(?!)"),  # none
         not_weights=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq$"),
     )
-    watch_points = ("decode_one_token",)
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)

@@ -125,7 +125,7 @@ class Network(nn.Module):
 
     config_type: ClassVar[type[Any]]  # its own `ModelConfig`
     checkpoint_format: ClassVar[CheckpointFormat]
-    watch_points: ClassVar[tuple[str, ...]] = ("prefill",)
+    watch_points: ClassVar[tuple[str, ...]] = ("prefill", "decode_one_token")
     config: ModelConfig
     lm_head: nn.Linear  # [V, E], no bias
     ranks: Ranks = ALONE  # the processes that have its weights, each a part

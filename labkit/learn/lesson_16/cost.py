@@ -54,15 +54,14 @@ def bytes_table() -> pd.DataFrame:
     )
 
 
-def blocks_table(num_bytes: int = 2**30) -> pd.DataFrame:
-    """A row per model: the blocks of 64 tokens that so much memory holds."""
+def blocks_table() -> pd.DataFrame:
+    """A row per model: the blocks of 64 tokens that a GiB holds."""
     rows = {}
     for name in ("gpt2", "smollm2-135m", "qwen3-0.6b"):
         config = on_paper(name).config
         heads = 2 * config.num_layers * config.num_kv_heads
-        blocks = [
-            num_bytes // (heads * bytes_of_head(BLOCK_SIZE, config.head_dim, kept)) for kept in KEPT.values()
-        ]
+        sizes = [heads * bytes_of_head(BLOCK_SIZE, config.head_dim, kept) for kept in KEPT.values()]
+        blocks = [2**30 // size for size in sizes]
         rows[name] = [f"{config.head_dim}", *(f"{n:,}" for n in blocks), f"×{blocks[1] / blocks[0]:.2f}"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=["head size", *KEPT, "factor"])
 
@@ -83,17 +82,15 @@ def pieces_table() -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[f"{way} (µs)" for way in WAYS])
 
 
-def expected_gain(num_layers: int = 12, requests: int = 64, tokens: int = 256) -> str:
+def expected_gain() -> str:
     """What rung 16 should gain on an H100 if attention alone took another time, beside what was measured."""
     record = load("comparison_eight_bit_h100")
     comparison = record.samples[0].comparison
     step = 1e6 * median(comparison.before_samples) / (record.max_new_tokens - 1)
-    before, after = (
-        num_layers * attention_us()[requests, tokens, *WAYS[way]]
-        for way in ("16 bits", "8 bits, 32 tokens at a time")
-    )
+    ways = WAYS["16 bits"], WAYS["8 bits, 32 tokens at a time"]
+    before, after = (12 * attention_us()[64, 256, *way] for way in ways)
     return (
-        f"a step of rung 14: {step:.0f} µs, attention in {num_layers} layers: {before:.0f}, in 8 bits "
+        f"a step of rung 14: {step:.0f} µs, attention in 12 layers: {before:.0f}, in 8 bits "
         f"{after:.0f}\nexpected: ×{step / (step - before + after):.2f}; measured: ×{comparison.speedup:.2f}"
     )
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.bench import dense_tokens
+from labkit.bench.limit import decode_weight_bytes
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
@@ -240,9 +241,7 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
 def _check_bytes(before: LanguageModel, after: LanguageModel) -> float:
     """Bytes per weight of the matrices."""
     num_weights = sum(m.weight.numel() for m in before.network.modules() if isinstance(m, nn.Linear))
-    skipped = set(after.network.lookup_tables())
-    tensors = (*after.network.parameters(), *after.network.buffers())
-    held = sum(t.nbytes for t in tensors if t not in skipped) / num_weights
+    held = decode_weight_bytes(after.network) / num_weights
     if not 1 <= held <= PER_WEIGHT:
         raise BrokenContract(
             f"8 bits per weight are held: a step of this model reads {held:.2f} bytes per weight of its "
