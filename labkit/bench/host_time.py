@@ -26,7 +26,7 @@ from labkit.watch import LaunchRecorder, replaced, steady_decode, steady_prompts
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
 # that is not what is asked. On a GPU the host's work is the same whatever their size.
-SHAPE = replace(RANDOM_CONFIGS["gpt2"], n_embd=12)
+SHAPE = RANDOM_CONFIGS["gpt2"].with_head_dim(1)
 LENGTHS = (8,)  # tokens of the prompts, in turn; with so few, all steps are within one block
 BLOCK_SIZE = 64
 WARMUP_STEPS = 3

@@ -1,6 +1,6 @@
 """The shape of a GPT-2, read from Hugging Face's config.json."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -91,6 +91,10 @@ class GPT2Config:
     @property
     def kv_values_per_token(self) -> int:
         return 2 * self.n_layer * self.n_embd
+
+    def with_head_dim(self, head_dim: int) -> "GPT2Config":
+        """These layers and heads, with heads of another size."""
+        return replace(self, n_embd=self.n_head * head_dim)
 
 
 require = partial(checks.require, CheckpointError)  # of a field of config.json

@@ -213,7 +213,6 @@ class Network(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
         return next(self.parameters()).dtype
 
     @property

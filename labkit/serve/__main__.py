@@ -25,7 +25,6 @@ CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
     parser = argparse.ArgumentParser("python -m labkit.serve", description=__doc__)
     add = parser.add_argument
     models = "a folder in Hugging Face's format, a GGUF file, smollm2-135m, a hub id, or random:NAME"

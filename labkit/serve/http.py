@@ -68,8 +68,7 @@ def make_app(
 def app_over(server: Server, name: str | None = None) -> Starlette:
     """The application over what serves, which belongs to it while it runs, and is closed with it.
 
-    name: of the model, for clients; the model's own without one. Raises OptionError for a name or a key that
-    cannot be sent.
+    name, and what is raised: as for `make_app`.
     """
     name, key = name or server.voice.name, api_key()
     if not name.isprintable():
@@ -320,7 +319,6 @@ def close_all(streams: Sequence[AsyncTokenStream]) -> None:
 
 
 async def chain(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The first item, and then the rest."""
     yield first
     async for item in rest:
         yield item

@@ -159,7 +159,6 @@ class Made:
 
 
 def token_of(raw: Any) -> int:
-    """The token of a JSON form."""
     if isinstance(raw, int):
         return raw
     token_id, logprob, top = raw

@@ -23,11 +23,7 @@ class BlockCache:
         self.entries: dict[int, CachedBlock] = {}  # by key, the least recently used first
         self.num_evicted = 0
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[CachedBlock]:
-        return iter(self.entries.values())
+    __len__, __iter__ = BlockPrefixCache.__len__, BlockPrefixCache.__iter__  # of its entries
 
     # --- decided by a subclass -------------------------------------------------------------------------
 

@@ -83,11 +83,9 @@ class OwnDecoder:
         self._decoder, self._stops = TextDecoder(tokenizer), stops
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """What may be shown after these tokens."""
         return self._stops.push(self._decoder.push(token_ids))
 
     def finish(self) -> str:
-        """What may be shown at the end."""
         return self._stops.push(self._decoder.finish()) + self._stops.finish()
 
 
