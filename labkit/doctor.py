@@ -163,7 +163,12 @@ def why_no_gpu(torch: ModuleType) -> tuple[str, str]:
         return f"the GPU and its driver ({driver}) are there, but this torch is a CPU build", remedy
     if visible in ("", "-1"):
         return f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
-    said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit: {cuda_problem(torch)}"
+    try:
+        torch.cuda.init()
+        problem = "CUDA starts, but lists no GPU"
+    except Exception as error:
+        problem = first_line(error)
+    said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit: {problem}"
     return said, "update NVIDIA's driver, or install a torch built for an older CUDA"
 
 
@@ -190,15 +195,6 @@ def has_nvidia_card() -> bool:
         and (device / "class").read_text().startswith(DISPLAY_CLASS)
         for device in PCI_DEVICES.glob("*")
     )
-
-
-def cuda_problem(torch: ModuleType) -> str:
-    """What CUDA says when it is started."""
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        return first_line(error)
-    return "CUDA starts, but lists no GPU"
 
 
 def triton() -> Finding:

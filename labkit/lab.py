@@ -56,37 +56,45 @@ GPU_SCALE = Scale("GPU", "random:gpt2", batch_sizes=(1, 8, 64))
 
 
 @dataclass(frozen=True)
-class Lab:
+class Desk:
+    """A page on this machine: its device. Without a rung, there is nothing to build or to measure."""
+
+    page: Page
+    device: torch.device
+
+    def __repr__(self) -> str:
+        return f"Desk({self.page.number}: {self.page.title}, {self.device})"
+
+    def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
+        """A question about a number; write your guess down before the next cell scores it."""
+        return Prediction(question, unit, guess, self.page.number)
+
+
+@dataclass(frozen=True)
+class Lab(Desk):
     """A lesson on this machine: its device and the scale of its measurements."""
 
-    lesson: Lesson
-    device: torch.device
+    page: Lesson
     scale: Scale
 
     def __repr__(self) -> str:
-        return (
-            f"Lab(lesson {self.lesson.number}: {self.lesson.title}, rung {self.rung.number}, {self.device})"
-        )
+        return f"Lab(lesson {self.page.number}: {self.page.title}, rung {self.rung.number}, {self.device})"
 
     @property
     def rung(self) -> Rung:
         """The rung that this lesson is about; in the capstone, the last one."""
-        return self.lesson.rung
+        return self.page.rung
 
     @property
     def below(self) -> Rung:
         """The rung that this lesson starts from. Raises OptionError in the first lesson."""
-        if self.rung.number < self.lesson.number:  # the lesson adds none
+        if self.rung.number < self.page.number:  # the lesson adds none
             return self.rung
-        return LADDER[max((number for number in LADDER if number < self.lesson.number), default="-1")]
+        return LADDER[max((number for number in LADDER if number < self.page.number), default="-1")]
 
     def trained_model(self) -> LanguageModel:
         """The shipped GPT-2, which has read Shakespeare."""
         return load_model("data/tiny-gpt2")
-
-    def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
-        """A question about a number; write your guess down before the next cell scores it."""
-        return Prediction(question, unit, guess, self.lesson.number)
 
     # --- your own part of the rung ---------------------------------------------------------------------
 
@@ -120,7 +128,7 @@ class Lab:
         many are.
         Raises OptionError in a lesson that has no gate, and for a part that its gate does not prove.
         """
-        report, number = self._proven(parts), self.lesson.number
+        report, number = self._proven(parts), self.page.number
         own = {option: unwrap(part) for option, part in parts.items()}
         told = [noted(report, number, option, part) for option, part in own.items()]
         return told[-1].with_gaps_of(*own.values())
@@ -132,7 +140,7 @@ class Lab:
         return report.on_purpose(*map(unwrap, parts.values()))
 
     def _proven(self, parts: Mapping[str, Part]) -> Report:
-        number, gate = self.lesson.number, GATES.get(self.lesson.number)
+        number, gate = self.page.number, GATES.get(self.page.number)
         if gate is None:
             raise OptionError(f"lesson {number} has no gate; those that have: {', '.join(GATES)}")
         if not parts or not parts.keys() <= set(gate.parts):
@@ -190,7 +198,7 @@ class Lab:
 
         Raises OptionError, with nothing written, if one of them cannot be kept.
         """
-        number = self.lesson.number
+        number = self.page.number
         written = keep_all(number, parts)
         if parts and number in GATES and parts.keys() <= set(GATES[number].parts):
             print(self.check(**parts))
@@ -205,21 +213,6 @@ class Lab:
     def measured_model(self) -> LanguageModel:
         """The model that this machine's measurements use."""
         return load_model(self.scale.model)
-
-
-@dataclass(frozen=True)
-class Desk:
-    """A page on this machine: its device. It is about no rung, so there is nothing to build or to measure."""
-
-    page: Page
-    device: torch.device
-
-    def __repr__(self) -> str:
-        return f"Desk({self.page.number}: {self.page.title}, {self.device})"
-
-    def predict(self, question: str, unit: str, guess: float | None = None) -> Prediction:
-        """A question about a number; write your guess down before the next cell scores it."""
-        return Prediction(question, unit, guess, self.page.number)
 
 
 def check_batch(batch_size: object, lengths: object) -> None:

@@ -245,15 +245,13 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
     lines = "".join(linecache.getlines(code.co_filename))
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(lines)):
-        if isinstance(node, kinds) and node.name == part.__name__ and _holds(node, code.co_firstlineno):
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        if not isinstance(node, kinds) or node.name != part.__name__:
+            continue
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        if first <= code.co_firstlineno <= node.end_lineno:
             source = "\n".join(lines.splitlines()[first - 1 : node.end_lineno])
             function = next(f for f in functions if hasattr(f, "__globals__"))
             return textwrap.dedent(source), function.__globals__
     raise OptionError(
         f"the source of {part.__name__} cannot be found; write a class without methods inside of its user"
     )
-
-
-def _holds(node: ast.AST, line: int) -> bool:
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)]) <= line <= node.end_lineno

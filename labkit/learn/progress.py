@@ -54,20 +54,13 @@ def progress() -> dict[str, LessonProgress]:
 
 def note_gate(lesson: str, step: str) -> None:
     """A part of the reader's passed the gate of a lesson's step."""
-
-    def with_gate(done: LessonProgress) -> LessonProgress:
-        return replace(done, gates=tuple(dict.fromkeys([*done.gates, step])))
-
-    _note(lesson, with_gate)
+    _note(lesson, lambda done: replace(done, gates=tuple(dict.fromkeys([*done.gates, step]))))
 
 
 def note_guess(lesson: str, question: str, guess: float, actual: float) -> None:
     """A prediction was scored; the same question's earlier guess is replaced."""
-
-    def with_guess(done: LessonProgress) -> LessonProgress:
-        return replace(done, guesses={**done.guesses, question: Guess(guess, actual)})
-
-    _note(lesson, with_guess)
+    scored = {question: Guess(guess, actual)}
+    _note(lesson, lambda done: replace(done, guesses={**done.guesses, **scored}))
 
 
 def _note(lesson: str, change: Callable[[LessonProgress], LessonProgress]) -> None:

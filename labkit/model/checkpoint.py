@@ -19,11 +19,10 @@ from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
 from labkit.json_file import check_regular, parse_json, read_json, read_object
 from labkit.model.chat import CHAT_FILE, read_chat_template
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import ModelConfig, Network
+from labkit.model.network import CheckpointFormat, ModelConfig, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
@@ -60,7 +59,8 @@ def load_model(
     was installed without it.
     """
     name = check_source(source)
-    check_dtype(dtype)
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
+        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
     seed = check_seed(seed)
     if name.startswith("random:"):
         return random_model(name, dtype, seed)
@@ -83,12 +83,6 @@ def check_source(source: object) -> str:
     return name
 
 
-def check_dtype(dtype: object) -> None:
-    """Raises CheckpointError unless weights can have this dtype."""
-    if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
-        raise CheckpointError(f"dtype must be one of {', '.join(map(str, DTYPES))}, not {shown(dtype)}")
-
-
 def check_seed(seed: object) -> int:
     """The seed as an int. Raises CheckpointError unless it is a whole number that a torch.Generator takes."""
     number = whole(seed)
@@ -98,23 +92,19 @@ def check_seed(seed: object) -> int:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder with the files of the model of that name, or of that GGUF file; None if there is none.
+    """The folder with the files of the model of that name, from the working directory or the project's root,
+    or of that GGUF file; None if there is none.
 
     Raises CheckpointError for a GGUF file that cannot be converted.
     """
-    if folder := find_directory(name):
-        return folder
-    file = find_gguf(name)
-    return None if file is None else converted(file)
-
-
-def find_directory(name: str) -> Path | None:
-    """The directory of that name, from the working directory or the project's root; None if there is none."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
-        return next((path for path in candidates if path.is_dir()), None)
+        if folder := next((path for path in candidates if path.is_dir()), None):
+            return folder
     except (OSError, RuntimeError):  # a part of the name is too long; "~someone" has no home here
         return None
+    file = find_gguf(name)
+    return None if file is None else converted(file)
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
@@ -366,6 +356,5 @@ def fitted_weights(
 
 def stored_parts(network: Network, key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """The stored tensors of which a parameter of this shape is made, with their shapes."""
-    if rows := network.stored_names(key):
-        return {part: (count, *shape[1:]) for part, count in rows.items()}
-    return {key: shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape}
+    rows, *rest = shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape
+    return {part: (count, *rest) for part, count in network.stored_names(key, rows).items()}

@@ -69,7 +69,6 @@ class GPT2Config:
         return cls(**given | read_ends(raw))
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields as Hugging Face's config has them."""
         return with_ends(vars(self))
 
     num_layers, max_positions, hidden_size = called("n_layer"), called("n_positions"), called("n_embd")
@@ -77,7 +76,6 @@ class GPT2Config:
 
     @property
     def head_dim(self) -> int:
-        """Numbers of a query, key or value in one head."""
         return self.n_embd // self.n_head
 
     @property
@@ -92,7 +90,6 @@ class GPT2Config:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and head."""
         return 2 * self.n_layer * self.n_embd
 
     def with_head_dim(self, head_dim: int) -> "GPT2Config":

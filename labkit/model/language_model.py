@@ -30,7 +30,6 @@ class LanguageModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the network's weights."""
         return self.network.dtype
 
     @property

@@ -7,27 +7,14 @@ Shapes: B batch, T tokens, E embedding, H heads, G heads of keys and values, D h
 """
 
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labkit.model.checkpoint_format import CheckpointFormat
-from labkit.model.decoder_weights import (
-    DecoderWeights,
-    LayerModules,
-    LayerWeights,
-    Rotary,
-    linear_weights,
-    norm_weights,
-    split_heads,
-)
+from labkit.model.decoder_weights import DecoderWeights, LayerModules, Rotary, norm_weights, split_heads
 from labkit.model.llama_config import LlamaConfig, Qwen3Config
-from labkit.model.network import Attend, Network, in_transformers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from labkit.model.network import Attend, CheckpointFormat, Network
 
 
 class RMSNorm(nn.RMSNorm):
@@ -102,22 +89,11 @@ class Block(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
     def modules_by_use(self) -> LayerModules:
-        """This layer's matrices, and whose heads they make."""
+        """This layer's modules, and whose heads they make."""
         attention, mlp = self.self_attn, self.mlp
-        return LayerModules(attention, attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
-
-    def layer_weights(self) -> LayerWeights:
-        """This layer's weights by what they do, not copied."""
-        attention = self.self_attn
-        return LayerWeights(
-            norm_weights(self.input_layernorm),
-            linear_weights(attention.qkv_proj),
-            linear_weights(attention.o_proj),
-            norm_weights(self.post_attention_layernorm),
-            linear_weights(self.mlp.gate_up_proj),
-            linear_weights(self.mlp.down_proj),
-            None if attention.q_norm is None else norm_weights(attention.q_norm),
-            None if attention.k_norm is None else norm_weights(attention.k_norm),
+        return LayerModules(
+            *(attention, attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj),
+            *(self.input_layernorm, self.post_attention_layernorm, attention.q_norm, attention.k_norm),
         )
 
 
@@ -125,7 +101,7 @@ class Llama(Network):
     """The decoder of Llama 2 and 3, and by its config of Qwen3."""
 
     config: LlamaConfig
-    config_type: ClassVar[type[LlamaConfig]] = LlamaConfig
+    config_type = LlamaConfig
     checkpoint_format = CheckpointFormat(
         prefix="model.",
         layer=re.compile(r"layers\.(\d+)\."),
@@ -135,7 +111,6 @@ class Llama(Network):
         transposed=re.compile(r"(?!)"),  # none
         not_weights=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq$"),
     )
-    watch_points = ("decode_one_token",)
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__(config)
@@ -158,7 +133,6 @@ class Llama(Network):
         return self._rotary
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         angles = Rotary(*(table[positions][:, :, None] for table in self.rotary()))
         x = self.embed_tokens(input_ids)
         for layer_idx, layer in enumerate(self.layers):
@@ -166,13 +140,7 @@ class Llama(Network):
         return self.norm(x)
 
     @classmethod
-    def read_config(cls, raw: dict[str, Any]) -> LlamaConfig:
-        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        return cls.config_type.from_hf(raw)
-
-    @classmethod
     def stored_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
         E = config.hidden_size
         rows = {name: n for parts in cls.joined_rows(config).values() for name, n in parts.items()}
         return {
@@ -196,11 +164,10 @@ class Llama(Network):
         return () if self.config.tie_word_embeddings else (self.embed_tokens.weight,)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied."""
         return DecoderWeights(
             self.embed_tokens.weight.detach(),
             None,
-            tuple(layer.layer_weights() for layer in self.layers if isinstance(layer, Block)),  # all of them
+            tuple(layer.weights() for layer in self.layer_modules()),
             norm_weights(self.norm),
             self.lm_head.weight.detach(),
             is_gated=True,
@@ -208,12 +175,7 @@ class Llama(Network):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make."""
         return [layer.modules_by_use() for layer in self.layers if isinstance(layer, Block)]  # all of them
-
-    def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's own model with a copy of these weights, on the CPU, in float32."""
-        return in_transformers(self, **self.config.to_hf())
 
 
 class Qwen3(Llama):

@@ -137,12 +137,9 @@ class LlamaConfig:
 
     @property
     def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and its heads of
-        them."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     def to_hf(self) -> dict[str, Any]:
-        """The fields as Hugging Face's config has them."""
         written = with_ends(vars(self))
         angles = {"rope_theta": written.pop("rope_theta"), "rope_type": "default"}
         if (long_context := written.pop("long_context")) is not None:

@@ -5,7 +5,9 @@ Shapes: B batch, T tokens, E embedding, H heads, G heads of keys and values, D h
 V vocabulary.
 """
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -13,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
-from labkit.model.checkpoint_format import CheckpointFormat
 from labkit.model.decoder_weights import DecoderWeights, LayerModules
 from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
 from labkit.model.ranks import ALONE, Ranks
@@ -84,6 +85,27 @@ class ModelConfig(Protocol):
     def more_eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a text as well."""
 
+    def to_hf(self) -> dict[str, Any]:
+        """The fields as Hugging Face's config has them."""
+
+
+@dataclass(frozen=True)
+class CheckpointFormat:
+    """How an architecture's weights are named and stored in Hugging Face's safetensors files.
+
+    Names are those of the network's own parameters, but for the prefix.
+
+    A pattern is matched from a name's beginning; `transposed` and `not_weights` to its end.
+    """
+
+    prefix: str  # that a checkpoint may put before each name
+    layer: re.Pattern[str]  # a layer's tensor; its first group is the layer's number
+    num_layers_field: str  # of config.json
+    token_table: str  # the head too, where they are tied and the head is not stored
+    head: str
+    transposed: re.Pattern[str]  # matrices stored [in, out], where nn.Linear has [out, in]
+    not_weights: re.Pattern[str]  # buffers that old checkpoints stored, read by nothing
+
 
 class Prefilled(NamedTuple):
     """What a prefill leaves: the logits after each prompt's last token, and every new key and value."""
@@ -96,13 +118,14 @@ class Prefilled(NamedTuple):
 class Network(nn.Module):
     """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
 
-    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`read_config`), and
+    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`config_type`), and
     says how its weights are stored (`checkpoint_format`, `stored_shapes`). With `decoder_weights` it also
     runs on the rungs whose layers are fused kernels.
     """
 
+    config_type: ClassVar[type[Any]]  # its own `ModelConfig`
     checkpoint_format: ClassVar[CheckpointFormat]
-    watch_points: ClassVar[tuple[str, ...]] = ("prefill",)
+    watch_points: ClassVar[tuple[str, ...]] = ("prefill", "decode_one_token")
     config: ModelConfig
     lm_head: nn.Linear  # [V, E], no bias
     ranks: Ranks = ALONE  # the processes that have its weights, each a part
@@ -115,7 +138,7 @@ class Network(nn.Module):
     @classmethod
     def read_config(cls, raw: dict[str, Any]) -> ModelConfig:
         """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        raise NotImplementedError
+        return cls.config_type.from_hf(raw)
 
     @classmethod
     def stored_shapes(cls, config: Any) -> dict[str, tuple[int, ...]]:
@@ -146,43 +169,50 @@ class Network(nn.Module):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's matrices, and whose heads they make: what is cut for several GPUs.
+        """Each layer's modules, and whose heads they make: what is cut for several GPUs.
 
         Raises OptionError if the architecture has other layers.
         """
         raise OptionError(f"{type(self).__name__} cannot be cut for several processes: run it in one")
 
     def as_transformers(self) -> "PreTrainedModel":
-        """Hugging Face's own model with a copy of these weights, on the CPU, in float32.
+        """Hugging Face's own model with a copy of these weights, on the CPU, in float32. No token ends its
+        texts: a run makes all its tokens, whatever comes.
 
         Raises OptionError if this architecture has no way there.
         """
-        raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+        if not hasattr(self, "checkpoint_format"):
+            raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-    def stored_names(self, name: str) -> dict[str, int]:
-        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each; none if
-        it is stored whole."""
+        sizes = self.config.to_hf() | {"bos_token_id": None, "eos_token_id": None}
+        config = AutoConfig.for_model(self.config.model_type, **sizes)
+        theirs = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+        theirs.load_state_dict(self.stored_tensors())
+        theirs.tie_weights()
+        return theirs
+
+    def stored_names(self, name: str, num_rows: int) -> dict[str, int]:
+        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each. Of one
+        that is stored whole, its own name, with all rows."""
         for joined, rows in self.joined_rows(self.config).items():
             before, found, after = name.partition(f".{joined}.")
             if found:
                 return {f"{before}.{part}.{after}": count for part, count in rows.items()}
-        return {}
+        return {name: num_rows}
 
     def stored_tensors(self) -> dict[str, Tensor]:
         """The weights as a checkpoint has them: its names and shapes."""
         names, stored = self.checkpoint_format, dict[str, Tensor]()
         for name, weight in self.state_dict().items():
             turned = weight.T if names.transposed.fullmatch(name) else weight
-            parts = self.stored_names(name)
-            pieces = (
-                zip(parts, turned.split(list(parts.values())), strict=True) if parts else [(name, turned)]
-            )
+            parts = self.stored_names(name, len(turned))
+            pieces = zip(parts, turned.split(list(parts.values())), strict=True)
             stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
         return stored
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of the weights."""
         return next(self.parameters()).dtype
 
     @property
@@ -222,16 +252,3 @@ class Network(nn.Module):
         """Logits [B, V] after one more token per sequence: input_ids [B] at positions [B]."""
         hidden = self(input_ids[:, None], positions[:, None], attend)  # [B, 1, E]
         return self.lm_head(hidden[:, 0])
-
-
-def in_transformers(network: Network, **sizes: Any) -> "PreTrainedModel":
-    """Hugging Face's model of the same architecture, with these fields of its config and a copy of the
-    weights, on the CPU, in float32. No token ends its texts: a run makes all its tokens, whatever comes."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    sizes |= {"bos_token_id": None, "eos_token_id": None}
-    config = AutoConfig.for_model(network.config.model_type, **sizes)
-    theirs = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    theirs.load_state_dict(network.stored_tensors())
-    theirs.tie_weights()
-    return theirs

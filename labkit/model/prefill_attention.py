@@ -22,12 +22,12 @@ class CausalAttention:
     """Causal attention of new tokens over themselves; keeps each layer's keys and values for the
     cache."""
 
-    def __init__(self, pads: Tensor | None = None) -> None:
-        """pads: [B, T], True where a row has no token; None if all have T. No token sees a pad, but 0 times a
-        NaN would be one, so attention gets zeros in their place."""
+    def __init__(self, pads: Tensor) -> None:
+        """pads: [B, T], True where a row has no token. No token sees a pad, but 0 times a NaN would be one,
+        so attention gets zeros in their place."""
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
-        self._pads = None if pads is None else pads[:, None, :, None]
+        self._pads = pads[:, None, :, None]
 
     def __call__(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         key, value = self.kept(key, value)
@@ -37,8 +37,6 @@ class CausalAttention:
         """Keep a layer's keys and values for the cache; those that attention may read."""
         self.keys.append(key)
         self.values.append(value)
-        if self._pads is None:
-            return key, value
         return key.masked_fill(self._pads, 0), value.masked_fill(self._pads, 0)
 
 
@@ -46,7 +44,7 @@ class PastAttention(CausalAttention):
     """Attention of new tokens over cached ones and, causally, over themselves; keeps each layer's new keys
     and values for the cache."""
 
-    def __init__(self, past: PastKV, num_new: int, pads: Tensor | None = None) -> None:
+    def __init__(self, past: PastKV, num_new: int, pads: Tensor) -> None:
         super().__init__(pads)
         self.past = past
         B, P = len(past.lengths), past.keys.shape[3]

@@ -177,7 +177,6 @@ class LibraryTokenizer:
             raise RequestError(f"the model's tokenizer cannot read the prompt: {quoted(error)}") from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, without special tokens; bytes that are no UTF-8 become U+FFFD."""
         return self._backend.decode(token_ids, skip_special_tokens=True)
 
     def name_of(self, token_id: int) -> str | None:

@@ -11,7 +11,6 @@ from labkit.parallel.ranks import TorchRanks
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
     parser = argparse.ArgumentParser(
         prog="torchrun --nproc-per-node N -m labkit.parallel", description=__doc__
     )

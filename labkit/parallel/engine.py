@@ -76,7 +76,6 @@ class ParallelEngine(InferenceEngine):
             )
 
     def cut(self, model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-        """This rank's part of a model."""
         return cut_model(model, self.ranks, dtype)
 
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:

@@ -79,7 +79,6 @@ class TorchRanks(Ranks):
         return x
 
     def gather(self, x: Tensor) -> Tensor:
-        """Every rank's x [B, V], beside each other in the order of ranks: [B, size * V]."""
         B, V = x.shape
         every = torch.empty(self.size * B, V, dtype=x.dtype, device=x.device)
         self._end(gather_into(every, x.contiguous(), async_op=self._is_gloo))
@@ -92,7 +91,6 @@ class TorchRanks(Ranks):
         return PeerMemorySum(self.rank, self.size, width, dtype, self.device)
 
     def least(self, number: int) -> int:
-        """The least of every rank's number."""
         least = torch.tensor(number, device=self.device)
         self._end(dist.all_reduce(least, dist.ReduceOp.MIN, async_op=self._is_gloo))
         return int(least)

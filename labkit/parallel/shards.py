@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.errors import OptionError
-from labkit.model import LanguageModel, Network
+from labkit.model import LanguageModel
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.decoder_weights import LayerModules, LinearWeights, linear_weights
 from labkit.parallel.ranks import TorchRanks
@@ -51,27 +51,21 @@ class CutConfig:
         return getattr(self.whole, name)
 
 
+@torch.no_grad()
 def cut_model(
     model: LanguageModel, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
 ) -> LanguageModel:
-    """This rank's part of a model, on its device in `dtype`. The model itself is left as it is.
-
-    cut_layer: what cuts each layer; None for the package's own way.
-    """
-    return replace(model, network=cut_network(model.network, ranks, dtype, cut_layer))
-
-
-@torch.no_grad()
-def cut_network(
-    network: Network, ranks: TorchRanks, dtype: torch.dtype, cut_layer: CutLayer | None = None
-) -> Network:
-    """This rank's part of a network: the same modules with fewer heads and inner values.
+    """This rank's part of a model, on its device in `dtype`: the same modules with fewer heads and inner
+    values. The model itself is left as it is.
 
     Queries, keys, values and the first half of the MLP are cut by columns, so that a rank has whole heads;
     what is behind them by rows, so that every rank has a part of a sum; the head by vocabulary. Tables, norms
     and the biases of sums, which one rank adds, are whole. Raises OptionError for heads of which
     not every rank would have some.
+
+    cut_layer: what cuts each layer; None for the package's own way.
     """
+    network = model.network
     config, is_gated = network.config, network.decoder_weights().is_gated
     groups = head_groups(config.num_heads, config.num_kv_heads, ranks.size)
     heads = config.num_heads, config.num_kv_heads
@@ -96,7 +90,7 @@ def cut_network(
         )
 
     for whole, mine in zip(network.layer_modules(), part.layer_modules(), strict=True):
-        fill(mine, shard_of(LayerMatrices(*map(linear_weights, whole[1:]))), ranks, dtype)
+        fill(mine, shard_of(LayerMatrices(*map(linear_weights, whole.matrices))), ranks, dtype)
         num_heads = mine.attention_out.weight.shape[1] // config.head_dim
         num_kv_heads = (len(mine.qkv.weight) // config.head_dim - num_heads) // 2
         mine.attention.heads = num_heads, num_kv_heads
@@ -107,11 +101,11 @@ def cut_network(
     missing = {name for name, weight in part.named_parameters() if weight.is_meta}
     whole_ones = {n: w.to(ranks.device, dtype) for n, w in network.named_parameters() if n in missing}
     part.load_state_dict(whole_ones, strict=False, assign=True)
-    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer[1:]]
+    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer.matrices]
     sizes: Any = CutConfig(config, num_heads, num_kv_heads, sum(matrices))
     part.config = sizes
     part.ranks = ranks
-    return part.eval().requires_grad_(False)
+    return replace(model, network=part.eval().requires_grad_(False))
 
 
 def head_groups(num_heads: int, num_kv_heads: int, size: int) -> int:
@@ -159,7 +153,7 @@ def on_one_rank(weight: Tensor, bias: Tensor | None, ranks: TorchRanks) -> Linea
 
 def fill(mine: LayerModules, part: LayerMatrices, ranks: TorchRanks, dtype: torch.dtype) -> None:
     """Give a layer's modules a rank's part, and sums over ranks to those that make a part of one."""
-    for module, (weight, bias) in zip(mine[1:], part, strict=True):
+    for module, (weight, bias) in zip(mine.matrices, part, strict=True):
         module.weight = parameter(weight.to(ranks.device, dtype))
         whole_bias = None if bias is None else parameter(bias.to(ranks.device, dtype))
         module.register_parameter("bias", whole_bias)

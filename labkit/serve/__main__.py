@@ -25,7 +25,6 @@ CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command's options."""
     parser = argparse.ArgumentParser("python -m labkit.serve", description=__doc__)
     add = parser.add_argument
     models = "a folder in Hugging Face's format, a GGUF file, smollm2-135m, a hub id, or random:NAME"
@@ -79,15 +78,10 @@ def main() -> None:
     settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
         api_key()  # or a wrong one would be noticed when the model is loaded
-        server = engine_server(settings, args.max_requests)
+        with contextlib.closing(engine_server(settings, args.max_requests)) as server:
+            serve(server, args)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
-    try:
-        serve(server, args)
-    except LabkitError as error:
-        raise SystemExit(str(error)) from None
-    finally:
-        server.close()
 
 
 def engine_server(settings: EngineSettings, max_requests: int) -> Server:

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from labkit.json_file import parse_json
 
 PIECE = 64  # characters: beginnings are compared by whole pieces
-MOST_PIECES = 65_536  # remembered of each replica, about four million characters
+MOST_PIECES = 65_536  # remembered of each replica, about four million characters; then the oldest go
 MOST_OF_ONE = 8_192  # pieces of one text: it must not drive all others out
 LARGEST_COMPARED = 2**20  # bytes of a body: to read a larger one would hold up all streams
 SLACK = 8  # requests more than the least loaded replica has, up to which a replica may be preferred
 
+Seen = OrderedDict[int, None]  # keys of pieces, the one met longest ago first
 Order = Callable[[int, int, int, int], tuple[int, ...]]  # as `load_then_prefix`
 
 
@@ -54,40 +55,21 @@ def load_then_prefix(load: int, most: int, seen: int, turn: int) -> tuple[int, .
     return 0, -seen, load, turn
 
 
-class RoundRobin:
-    """Ranks replicas by turns, whatever load they have: what affinity is measured against."""
-
-    def __init__(self) -> None:
-        self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
-        self._turn = 0
-
-    def rank(self, text: str, loads: Mapping[str, int]) -> list[str]:
-        """All replicas, the one whose turn it is first. text, loads: as `PrefixAffinity.rank` takes them."""
-        ranked = sorted(loads, key=lambda replica: self._turns[replica])
-        self._turn += 1
-        self._turns[ranked[0]] = self._turn
-        return ranked
+def by_turns(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
+    """Round robin, what affinity is measured against: whoever was not asked for longest."""
+    return (turn,)
 
 
 class PrefixAffinity:
     """Ranks replicas for one request after another, and remembers which beginnings it has sent where.
 
-    slack: how many requests more than the least loaded replica another one may have and still be preferred.
-    most_pieces: remembered of each replica; the beginnings that were not met for longest are forgotten.
     order: by what they are sorted. has_homes: every beginning has a replica that counts as having seen its
     first piece, the same one for all ingresses, which tell each other nothing: see `home`.
     """
 
-    def __init__(
-        self,
-        slack: int = SLACK,
-        most_pieces: int = MOST_PIECES,
-        order: Order = load_then_prefix,
-        has_homes: bool = False,
-    ) -> None:
+    def __init__(self, order: Order = load_then_prefix, has_homes: bool = False) -> None:
         self.order, self.has_homes = order, has_homes
-        self.slack, self.most_pieces = slack, most_pieces
-        self._seen: dict[str, OrderedDict[int, None]] = defaultdict(OrderedDict)
+        self._seen: dict[str, Seen] = defaultdict(OrderedDict)
         self._turns: dict[str, int] = defaultdict(int)  # when each replica was last first
         self._turn = 0
 
@@ -98,31 +80,32 @@ class PrefixAffinity:
         """
         for gone in self._seen.keys() - loads.keys():
             del self._seen[gone]
-        keys, most = prefix_keys(text), min(loads.values()) + self.slack
+        keys, most = prefix_keys(text), min(loads.values()) + SLACK
         at_home = home(text[:PIECE], loads) if keys and self.has_homes else None
 
         def key(replica: str) -> tuple[int, ...]:
-            seen = max(self._num_seen(replica, keys), replica == at_home)
+            seen = max(num_seen(self._seen[replica], keys), replica == at_home)
             return self.order(loads[replica], most, seen, self._turns[replica])
 
         ranked = sorted(loads, key=key)
         self._turn += 1
         self._turns[ranked[0]] = self._turn
-        self._remember(ranked[0], keys)
+        remember(self._seen[ranked[0]], keys, MOST_PIECES)
         return ranked
 
-    def _num_seen(self, replica: str, keys: list[int]) -> int:
-        """How many pieces of a text, from its start, the replica has seen."""
-        seen = self._seen[replica]
-        return next((index for index, key in enumerate(keys) if key not in seen), len(keys))
 
-    def _remember(self, replica: str, keys: list[int]) -> None:
-        seen = self._seen[replica]
-        for key in reversed(keys):  # so that of a text its end is forgotten first
-            seen[key] = None
-            seen.move_to_end(key)
-        while len(seen) > self.most_pieces:
-            seen.popitem(last=False)
+def num_seen(seen: Seen, keys: list[int]) -> int:
+    """How many pieces of a text, from its start, were seen."""
+    return next((index for index, key in enumerate(keys) if key not in seen), len(keys))
+
+
+def remember(seen: Seen, keys: list[int], most: int) -> None:
+    """A text was seen; of more than so many pieces, those met longest ago are forgotten."""
+    for key in reversed(keys):  # so that of a text its end is forgotten first
+        seen[key] = None
+        seen.move_to_end(key)
+    while len(seen) > most:
+        seen.popitem(last=False)
 
 
 def home(piece: str, replicas: Iterable[str]) -> str:
@@ -132,7 +115,7 @@ def home(piece: str, replicas: Iterable[str]) -> str:
 
 
 # By name, what ranks replicas in one of so many ingresses.
-POLICIES: dict[str, Callable[[int], PrefixAffinity | RoundRobin]] = {
+POLICIES: dict[str, Callable[[int], PrefixAffinity]] = {
     "prefix": lambda ingresses: PrefixAffinity(has_homes=ingresses > 1),
-    "round-robin": lambda ingresses: RoundRobin(),
+    "round-robin": lambda ingresses: PrefixAffinity(order=by_turns),
 }

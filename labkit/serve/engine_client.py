@@ -245,21 +245,18 @@ class EngineClient:
                 pending.submission.queue.put_nowait((token_ids, None))
             self._end(pending, error_of(*end))
         else:
-            self._end(pending, (token_ids, self._completion(pending, *end)))
-
-    def _completion(
-        self, pending: Pending, reason: str, error: str | None, admitted: float | None
-    ) -> Completion:
-        return Completion(
-            pending.number,
-            pending.prompt,
-            tuple(pending.token_ids),
-            FinishReason(reason),
-            Timing(pending.submission.submitted, admitted, tuple(pending.times)),
-            self.voice.tokenizer,
-            error,
-            pending.params.stop,
-        )
+            reason, error, admitted = end
+            completion = Completion(
+                pending.number,
+                pending.prompt,
+                tuple(pending.token_ids),
+                FinishReason(reason),
+                Timing(pending.submission.submitted, admitted, tuple(pending.times)),
+                self.voice.tokenizer,
+                error,
+                pending.params.stop,
+            )
+            self._end(pending, (token_ids, completion))
 
     def _end(self, pending: Pending, last: Item) -> None:
         # In this order: a consumer that has the last item may submit again at once.

@@ -68,8 +68,7 @@ def make_app(
 def app_over(server: Server, name: str | None = None) -> Starlette:
     """The application over what serves, which belongs to it while it runs, and is closed with it.
 
-    name: of the model, for clients; the model's own without one. Raises OptionError for a name or a key that
-    cannot be sent.
+    name, and what is raised: as for `make_app`.
     """
     name, key = name or server.voice.name, api_key()
     if not name.isprintable():
@@ -187,7 +186,7 @@ class Door:
         raw = await json_body(request)
         asked = read_completion(raw)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, TextForm(self.name, self._spelling_for(asked)))
+        return await self.answer(request, asked, TextForm)
 
     async def chat(self, request: Request) -> Response:
         """/v1/chat/completions."""
@@ -196,14 +195,12 @@ class Door:
         longest = self.server.limits.longest
         asked = await asyncio.to_thread(read_chat, raw, self.server.voice.chat_prompt, longest)
         self._check_name(raw["model"])
-        return await self.answer(request, asked, ChatForm(self.name, self._spelling_for(asked)))
+        return await self.answer(request, asked, ChatForm)
 
-    def _spelling_for(self, asked: Asked) -> Spelling | None:
-        return None if asked.params.logprobs is None else self.spelling
-
-    async def answer(self, request: Request, asked: Asked, form: TextForm) -> Response:
+    async def answer(self, request: Request, asked: Asked, kind: type[TextForm]) -> Response:
         """Submit every answer, and reply with all of them or with a stream. If one can't be submitted, none
         is; if the client leaves, all are cancelled."""
+        form = kind(self.name, None if asked.params.logprobs is None else self.spelling)
         self.admit(len(asked.choices))
         with ExitStack() as at_end:
             streams: list[AsyncTokenStream] = []
@@ -311,7 +308,6 @@ class EventStream(StreamingResponse):
         self._at_end = at_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send all frames, as ASGI has it."""
         with self._at_end:
             await self.stream_response(send)
 
@@ -323,7 +319,6 @@ def close_all(streams: Sequence[AsyncTokenStream]) -> None:
 
 
 async def chain(first: Any, rest: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    """The first item, and then the rest."""
     yield first
     async for item in rest:
         yield item

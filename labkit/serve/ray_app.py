@@ -142,10 +142,7 @@ class PolicyRouter(RequestRouter):
 
     def one_less(self, replica_id: Any) -> None:
         """The replica has one request less."""
-        if self.unfinished[replica_id] <= 1:
-            del self.unfinished[replica_id]
-        else:
-            self.unfinished[replica_id] -= 1
+        self.unfinished -= Counter([replica_id])  # which keeps no zeros
 
     def choose(self, replica_id: Any, sent_to: Any) -> None:
         """Count a request for the replica it is to be sent to, until it is, or has been given up.

@@ -91,7 +91,6 @@ class TextForm:
         return b""
 
     def frames(self, index: int) -> "Frames":
-        """The frames of one answer."""
         stream = self.counted[index] if self.counted else None
         return Frames(self._body([self._blank_choice(index)]), self._logprobs(), stream)
 
@@ -100,7 +99,6 @@ class TextForm:
         return frame(self._body([], usage_of(completions, n).model_dump()))
 
     def _body(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A frame's body."""
         own = {"id": self.id, "created": self.created, "choices": choices, "usage": usage}
         return self._blank | own
 

@@ -156,7 +156,6 @@ def with_text(message: Any) -> Any:
 
 
 def is_text(part: Any) -> bool:
-    """Whether a part of a message is a text."""
     return isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
 
 

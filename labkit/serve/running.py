@@ -3,7 +3,7 @@
 import logging
 import math
 import threading
-from typing import Self
+from contextlib import AbstractContextManager
 
 import uvicorn
 from starlette.applications import Starlette
@@ -27,7 +27,6 @@ class DrainingServer(uvicorn.Server):
         self.has_lost_engine = False
 
     async def startup(self, *args: object, **kwargs: object) -> None:
-        """Listen."""
         try:
             await super().startup(*args, **kwargs)  # type: ignore[arg-type]
             host, port, *_ = self.servers[0].sockets[0].getsockname()
@@ -53,7 +52,7 @@ class DrainingServer(uvicorn.Server):
             timer.cancel()
 
 
-class RunningServer:
+class RunningServer(AbstractContextManager["RunningServer"]):
     """An application of `make_app` that answers at `url`, in a thread of this process: on a free port of this
     machine, which no other machine can reach. Close it, or use it in a `with` block.
 
@@ -75,9 +74,6 @@ class RunningServer:
         """Stop listening, and wait until every answer has ended."""
         self.server.should_exit = True
         self.thread.join()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -119,8 +119,8 @@ def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:
 class Made:
     """What requests' consumers get next, as columns.
 
-    As a message it is [numbers, tokens, ends]: the numbers of requests, a token for each of them, and for
-    each request that has ended [its number, how it ended].
+    As a message it is [numbers, tokens, ends]: the numbers of requests, a token for each of them, as a list
+    with its log probabilities if it has them, and for each request that has ended [its number, how it ended].
     """
 
     def __init__(self) -> None:
@@ -152,18 +152,13 @@ class Made:
 
     def take(self) -> list[Any]:
         """The message; nothing is left."""
-        message = [self.numbers, list(map(token_to_json, self.token_ids)), self._ends]
+        tokens = [each.logprobs if isinstance(each, ScoredToken) else each for each in self.token_ids]
+        message = [self.numbers, tokens, self._ends]
         self.numbers, self.token_ids, self._ends = [], [], []
         return message
 
 
-def token_to_json(token_id: int) -> Any:
-    """A token id; with its log probabilities, as a list, if it has them."""
-    return token_id.logprobs if isinstance(token_id, ScoredToken) else token_id
-
-
 def token_of(raw: Any) -> int:
-    """The token of a JSON form."""
     if isinstance(raw, int):
         return raw
     token_id, logprob, top = raw

@@ -61,7 +61,7 @@ def prefill_ragged(gpt2: GPT2, prompts: list[Tensor], past: PastKV | None = None
 def all_logits(gpt2: GPT2, input_ids: Tensor) -> Tensor:
     """Logits [B, T, V] after every token of [B, T], without the cache."""
     positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
-    return gpt2.lm_head(gpt2(input_ids, positions, CausalAttention()))
+    return gpt2.lm_head(gpt2(input_ids, positions, CausalAttention(input_ids < 0)))
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:

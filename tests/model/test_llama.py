@@ -78,7 +78,7 @@ def model(hf, tmp_path_factory, save_checkpoint) -> LanguageModel:
 def all_logits(model: LanguageModel, input_ids: torch.Tensor) -> torch.Tensor:
     """Logits [B, T, V] after every token of [B, T], without the cache."""
     positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)
-    return model.network.lm_head(model.network(input_ids, positions, CausalAttention()))
+    return model.network.lm_head(model.network(input_ids, positions, CausalAttention(input_ids < 0)))
 
 
 def test_what_transformers_saves_gives_its_logits_at_every_position(hf, model):

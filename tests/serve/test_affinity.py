@@ -9,7 +9,6 @@ from labkit.serve.affinity import (
     PIECE,
     POLICIES,
     PrefixAffinity,
-    RoundRobin,
     beginning,
     home,
     prefix_keys,
@@ -44,8 +43,9 @@ def test_the_longest_beginning_wins():
     assert affinity.rank(HAMLET, IDLE) == ["b", "a"]
 
 
-def test_load_goes_before_the_beginning():
-    affinity = PrefixAffinity(slack=2)
+def test_load_goes_before_the_beginning(monkeypatch):
+    monkeypatch.setattr("labkit.serve.affinity.SLACK", 2)
+    affinity = PrefixAffinity()
     affinity.rank(HAMLET, IDLE)
     assert affinity.rank(HAMLET, {"a": 2, "b": 0})[0] == "a"
     assert affinity.rank(HAMLET, {"a": 3, "b": 0})[0] == "b"
@@ -69,7 +69,7 @@ def test_ingresses_that_tell_each_other_nothing_send_a_beginning_to_the_same_hom
 
 
 def test_round_robin_asks_neither_for_the_load_nor_for_the_beginning():
-    turns = RoundRobin()
+    turns = POLICIES["round-robin"](1)
     assert [turns.rank(HAMLET, {"a": 9, "b": 0})[0] for _ in range(4)] == ["a", "b", "a", "b"]
     assert turns.rank(HAMLET, {"a": 9, "b": 0, "c": 5}) == ["c", "a", "b"]
 
@@ -82,8 +82,9 @@ def test_a_replica_that_is_gone_is_forgotten():
     assert affinity.rank("short", {"b": 0, "c": 0})[0] == "c"
 
 
-def test_what_was_not_met_for_longest_is_forgotten_from_its_end():
-    affinity = PrefixAffinity(most_pieces=4)
+def test_what_was_not_met_for_longest_is_forgotten_from_its_end(monkeypatch):
+    monkeypatch.setattr("labkit.serve.affinity.MOST_PIECES", 4)
+    affinity = PrefixAffinity()
     affinity.rank(HAMLET[: 3 * PIECE], {"a": 0})
     affinity.rank(RICHARD[: 3 * PIECE], {"a": 0})
     affinity.rank("short", {"b": 9, "a": 0})

@@ -53,11 +53,20 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     )
     right = PackedChunk(before["prompts"], before["num_computed"], room)
     made = {name: numbers_of(chunk, name, about) for name in FIELDS}
-    check_budget(made["starts"], room, about)
-    if made["starts"] != right.starts:
+    starts = made["starts"]
+    if starts and starts[-1] > room:
+        raise BrokenContract(
+            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
+            "beside it waits for all of them. Leave what does not fit to the next chunk."
+        )
+    if starts != right.starts:
         num_left = [len(ids) - done for ids, done in zip(before["prompts"], num_computed, strict=True)]
-        raise wrong_starts(made["starts"], right, about, hint_on_rows(chunk, right, num_left, room))
-    check_context(made["context_lens"], num_computed, about)
+        raise wrong_starts(starts, right, about, hint_on_rows(chunk, right, num_left, room))
+    if made["context_lens"] != list(num_computed):
+        raise BrokenContract(
+            f"a prompt's context is what was computed of it before: with {about}, context_lens is "
+            f"{made['context_lens']}, expected {list(num_computed)}."
+        )
     check_rows(
         "token",
         made["token_ids"],
@@ -85,15 +94,6 @@ def numbers_of(chunk: object, name: str, about: str) -> list[int]:
             "`pack` returns token_ids, positions and starts, in this order."
         )
     return list(numbers)
-
-
-def check_budget(starts: list[int], room: int, about: str) -> None:
-    """Raise BrokenContract for a chunk with more tokens than there is room for."""
-    if starts and starts[-1] > room:
-        raise BrokenContract(
-            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
-            "beside it waits for all of them. Leave what does not fit to the next chunk."
-        )
 
 
 def wrong_starts(starts: list[int], right: PackedChunk, about: str, hint: str) -> BrokenContract:
@@ -129,15 +129,6 @@ def hint_on_rows(chunk: object, right: PackedChunk, num_left: Sequence[int], roo
         f"`share_out` gave {counts}: the oldest prompt gets all that it has left, then the next one, until "
         "the chunk is full."
     )
-
-
-def check_context(there: list[int], num_computed: Sequence[int], about: str) -> None:
-    """Raise BrokenContract for a context of more or fewer tokens than were computed before."""
-    if there != list(num_computed):
-        raise BrokenContract(
-            f"a prompt's context is what was computed of it before: with {about}, context_lens is {there}, "
-            f"expected {list(num_computed)}."
-        )
 
 
 def check_rows(noun: str, there: list[int], right: list[int], contract: str, hint: str) -> None:

@@ -1,5 +1,6 @@
 """Lesson 13: steps of an engine that serves, counted."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -48,13 +49,7 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """All rows."""
         return self.prompt_rows + self.decode_rows
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether some ran, and none of them got a token."""
-        return bool(self.ran) and not self.ran & self.got
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ class Served:
     @property
     def num_stalled(self) -> int:
         """Steps in which some ran and none of them got a token."""
-        return sum(step.is_stalled for step in self.steps)
+        return sum(bool(step.ran) and not step.ran & step.got for step in self.steps)
 
     @property
     def num_joins(self) -> int:
@@ -124,22 +119,19 @@ def add_all(engine: InferenceEngine, asked: Asks) -> None:
 @contextmanager
 def counted(engine: InferenceEngine) -> Iterator[dict]:
     """Inside the block, the rows of each launch are added to the value: fields of a `Step`."""
-    counts: dict = {}
+    counts: dict = defaultdict(int)
 
     def on_prefill(input_ids: Tensor, lengths: Tensor, *_: object) -> None:
-        add("prompt_rows", input_ids.numel())
-        add("pads", input_ids.numel() - int(lengths.sum()))
+        counts["prompt_rows"] += input_ids.numel()
+        counts["pads"] += input_ids.numel() - int(lengths.sum())
 
     def on_chunk(chunk: Chunk, joining: Mapping[Request, object], *_: object) -> None:
-        add("prompt_rows", len(chunk.token_ids))
+        counts["prompt_rows"] += len(chunk.token_ids)
         ends = zip(joining, chunk.starts, chunk.starts[1:], strict=False)
         counts["prompts"] = frozenset(r.request_id for r, first, end in ends if end > first)
 
     def on_decode(requests: Sequence[Request], *_: object) -> None:
-        add("decode_rows", len(requests))
-
-    def add(name: str, number: int) -> None:
-        counts[name] = counts.get(name, 0) + number
+        counts["decode_rows"] += len(requests)
 
     with ExitStack() as stack:
         stack.enter_context(replaced(engine.decode_step, "start", noting(on_decode)))

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torch import Tensor
-
 from labkit.checks import shown
 from labkit.kvcache import BlockPrefix, BlockPrefixCache, CachedBlock, KVBlockManager
 from labkit.kvcache.block_prefix_cache import ROOT_KEY, chain_to
@@ -25,11 +23,7 @@ class BlockCache:
         self.entries: dict[int, CachedBlock] = {}  # by key, the least recently used first
         self.num_evicted = 0
 
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[CachedBlock]:
-        return iter(self.entries.values())
+    __len__, __iter__ = BlockPrefixCache.__len__, BlockPrefixCache.__iter__  # of its entries
 
     # --- decided by a subclass -------------------------------------------------------------------------
 
@@ -130,14 +124,7 @@ class BlockCache:
         begins = tuple(token_ids[:end])
         return end < len(token_ids) and any(tuple(other[:end]) == begins for other in computing)
 
-    def insert(
-        self,
-        token_ids: Sequence[int],
-        block_ids_per_layer: list[list[int]],
-        last_logits: Tensor | None = None,
-    ) -> None:
-        """Keep what was computed of a prompt, as `keep` does."""
-        self.keep_text(token_ids, block_ids_per_layer)
+    insert = BlockPrefixCache.insert  # as `keep_text`
 
     def keep_text(self, token_ids: Sequence[int], block_ids_per_layer: list[list[int]]) -> None:
         """Keep a text, as `keep` does."""

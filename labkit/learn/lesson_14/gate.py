@@ -165,11 +165,6 @@ def check_entries(played: PlayedCache, contract: str, *sessions: object) -> None
         raise BrokenContract(
             f"{contract}: {error}. An entry holds its block once, from `self.add` until `self.drop`."
         ) from error
-    own_texts(played, contract)
-
-
-def own_texts(played: PlayedCache, contract: str) -> None:
-    """Raise BrokenContract unless each entry's block was written for its text."""
     for entry in played.cache:
         (block_ids,) = entry.block_ids_per_layer
         if played.written[block_ids[-1]] != tuple(entry.text):

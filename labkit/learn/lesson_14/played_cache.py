@@ -44,13 +44,11 @@ class PlayedCache:
             self.written[block_id] = tuple(token_ids[: (place + 1) * BLOCK_SIZE])
         return session
 
-    def keep(self, token_ids: Sequence[int]) -> list[int]:
-        """A request with this text comes and goes: its blocks, as long as the cache holds them."""
+    def keep(self, token_ids: Sequence[int]) -> None:
+        """A request with this text comes and goes."""
         session = self.held(token_ids)
         self.cache.keep_text(token_ids, session.block_ids_per_layer)
-        block_ids = list(session.block_ids_per_layer[0])
         session.release()
-        return block_ids
 
     def found(self, token_ids: Sequence[int], contract: str) -> int:
         """How many tokens of a text the cache finds.

@@ -1,14 +1,14 @@
 """Lesson 15: bytes, counts and times of a modern model's steps: on paper, on this machine, and recorded."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from labkit.bench import cost_card, decode_limit, in_turn, on_paper
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
@@ -104,34 +104,22 @@ def counts_of_depths(rungs: Sequence[str], depths: Sequence[int]) -> pd.DataFram
 # --- on this machine ----------------------------------------------------------------------------------------
 
 
-def attend_in_groups(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention [G, R, D] of queries [G, R, D] to keys and values [G, T, D] of their group."""
-    scores = query @ keys.transpose(1, 2) * query.shape[-1] ** -0.5
-    return scores.softmax(-1) @ values
-
-
 def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Mapping[str, float]:
     """Microseconds of one layer's attention of 8 requests with SmolLM2's 9 query heads, in plain PyTorch on
     this machine, in turn: with 9 heads of keys and values, and with 3."""
     B = 8
 
-    def attending(num_kv_heads: int) -> Callable[[], float]:
+    def timer(num_kv_heads: int) -> Timer:
         shape = (B * num_kv_heads, num_tokens, HEAD_DIM)
         keys, values = torch.randn(2, *shape, device=device)
         query = torch.randn(B * num_kv_heads, HEADS // num_kv_heads, HEAD_DIM, device=device)
+        attend = "(query @ keys.transpose(1, 2) * scale).softmax(-1) @ values"
+        scale = HEAD_DIM**-0.5
+        return Timer(attend, globals={"query": query, "keys": keys, "values": values, "scale": scale})
 
-        def measure() -> float:
-            begin = time.perf_counter()
-            attend_in_groups(query, keys, values)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            return 1e6 * (time.perf_counter() - begin)
-
-        measure()
-        return measure
-
-    names = {f"{G} heads of keys": attending(G) for G in (HEADS, KV_HEADS)}
-    return dict(zip(names, map(median, in_turn(list(names.values()), rounds)), strict=True))
+    timers = {f"{G} heads of keys": timer(G) for G in (HEADS, KV_HEADS)}
+    runs = in_turn([partial(each.timeit, 1) for each in timers.values()], rounds)
+    return {name: 1e6 * median(run.median for run in side) for name, side in zip(timers, runs, strict=True)}
 
 
 # --- recorded -----------------------------------------------------------------------------------------------

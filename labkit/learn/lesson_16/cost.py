@@ -1,13 +1,14 @@
 """Lesson 16: bytes, blocks, how well a text is foretold, and time."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from statistics import median
 
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
 from labkit.bench.limit import decode_limit, on_paper
@@ -53,15 +54,14 @@ def bytes_table() -> pd.DataFrame:
     )
 
 
-def blocks_table(num_bytes: int = 2**30) -> pd.DataFrame:
-    """A row per model: the blocks of 64 tokens that so much memory holds."""
+def blocks_table() -> pd.DataFrame:
+    """A row per model: the blocks of 64 tokens that a GiB holds."""
     rows = {}
     for name in ("gpt2", "smollm2-135m", "qwen3-0.6b"):
         config = on_paper(name).config
         heads = 2 * config.num_layers * config.num_kv_heads
-        blocks = [
-            num_bytes // (heads * bytes_of_head(BLOCK_SIZE, config.head_dim, kept)) for kept in KEPT.values()
-        ]
+        sizes = [heads * bytes_of_head(BLOCK_SIZE, config.head_dim, kept) for kept in KEPT.values()]
+        blocks = [2**30 // size for size in sizes]
         rows[name] = [f"{config.head_dim}", *(f"{n:,}" for n in blocks), f"×{blocks[1] / blocks[0]:.2f}"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=["head size", *KEPT, "factor"])
 
@@ -82,17 +82,15 @@ def pieces_table() -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=[f"{way} (µs)" for way in WAYS])
 
 
-def expected_gain(num_layers: int = 12, requests: int = 64, tokens: int = 256) -> str:
+def expected_gain() -> str:
     """What rung 16 should gain on an H100 if attention alone took another time, beside what was measured."""
     record = load("comparison_eight_bit_h100")
     comparison = record.samples[0].comparison
     step = 1e6 * median(comparison.before_samples) / (record.max_new_tokens - 1)
-    before, after = (
-        num_layers * attention_us()[requests, tokens, *WAYS[way]]
-        for way in ("16 bits", "8 bits, 32 tokens at a time")
-    )
+    ways = WAYS["16 bits"], WAYS["8 bits, 32 tokens at a time"]
+    before, after = (12 * attention_us()[64, 256, *way] for way in ways)
     return (
-        f"a step of rung 14: {step:.0f} µs, attention in {num_layers} layers: {before:.0f}, in 8 bits "
+        f"a step of rung 14: {step:.0f} µs, attention in 12 layers: {before:.0f}, in 8 bits "
         f"{after:.0f}\nexpected: ×{step / (step - before + after):.2f}; measured: ×{comparison.speedup:.2f}"
     )
 
@@ -137,7 +135,7 @@ def attention_seconds(batch_size: int = 4, context_len: int = 512, rounds: int =
     lens = torch.full((batch_size,), context_len, dtype=torch.int32)
     query, key, value = torch.randn(3, batch_size, H, D)
 
-    def call(kept: torch.dtype | None) -> Callable[[], float]:
+    def timer(kept: torch.dtype | None) -> Timer:
         manager = OneTableBlockManager(
             num_layers=1,
             num_heads=H,
@@ -146,17 +144,10 @@ def attention_seconds(batch_size: int = 4, context_len: int = 512, rounds: int =
             max_blocks_per_layer=batch_size * per_seq,
             cache_dtype=kept,
         )
-        caches = manager.k_cache[0], manager.v_cache[0]
+        cached = manager.k_cache[0], manager.v_cache[0], table, lens, torch.arange(batch_size), context_len
+        attend = partial(paged_attention_append_plain, query, key, value, *cached)
+        return Timer("attend()", globals={"attend": attend})
 
-        def timed() -> float:
-            started = time.perf_counter()
-            paged_attention_append_plain(
-                query, key, value, *caches, table, lens, torch.arange(batch_size), context_len
-            )
-            return time.perf_counter() - started
-
-        timed()
-        return timed
-
-    calls = {"32 bits": call(None), "8 bits": call(torch.uint8)}
-    return dict(zip(calls, in_turn(list(calls.values()), rounds), strict=True))
+    timers = {"32 bits": timer(None), "8 bits": timer(torch.uint8)}
+    runs = in_turn([partial(each.timeit, 1) for each in timers.values()], rounds)
+    return {name: [run.median for run in side] for name, side in zip(timers, runs, strict=True)}

@@ -257,12 +257,16 @@ class EightBitAttention:
 def right_text(attention: EightBitAttention) -> None:
     """Raise BrokenContract unless an engine of rung 16 with this attention goes on as with the package's."""
     for text, made, expected in zip(TEXTS, texts_with(attention), package_texts(), strict=True):
-        if made != expected:
-            decode = trained_model().tokenizer.decode
-            raise BrokenContract(
-                f"the text is rung 16's: {text!r} goes on with {decode(made)!r}, expected "
-                f"{decode(expected)!r}."
-            )
+        check_text("the text is rung 16's:", text, made, expected)
+
+
+def check_text(about: str, text: str, made: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Raise BrokenContract unless the small model's text goes on with the tokens that it should."""
+    if made != expected:
+        decode = trained_model().tokenizer.decode
+        raise BrokenContract(
+            f"{about} {text!r} goes on with {decode(made)!r}, expected {decode(expected)!r}."
+        )
 
 
 def texts_with(attention: EightBitAttention | None) -> list[tuple[int, ...]]:

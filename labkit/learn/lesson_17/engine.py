@@ -16,6 +16,7 @@ from labkit.kernels.verify_rows import NOT_MADE
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import trained_model
+from labkit.learn.lesson_16.gate import check_text
 
 Drafts = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 Accepted = Callable[[Tensor, Tensor], Tensor]
@@ -104,12 +105,7 @@ def same_tokens(*parts: Any) -> None:
     for name, params in (("greedy", GREEDY), ("drawn", DRAWN)):
         made, right = made_by(engine, params), without_drafts(params)
         for text, tokens, expected in zip(TEXTS, made.token_ids, right.token_ids, strict=True):
-            if tokens != expected:
-                decode = trained_model().tokenizer.decode
-                raise BrokenContract(
-                    f"the tokens are those without drafts: {name}, {text!r} goes on with "
-                    f"{decode(tokens)!r}, expected {decode(expected)!r}."
-                )
+            check_text(f"the tokens are those without drafts: {name},", text, tokens, expected)
         if name == "greedy" and made.steps >= right.steps:
             raise BrokenContract(
                 f"right drafts save steps: the tokens are right, in {made.steps} steps, and without drafts "

@@ -17,6 +17,7 @@ from labkit.kernels import RowStatistics
 from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, trained_model
+from labkit.learn.lesson_16.gate import check_text
 from labkit.learn.lesson_18.pair import Pair, agreed, meet, serve
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
@@ -92,7 +93,7 @@ def shard_trial(part: CutLayer, ranks: TorchRanks) -> None:
         def cut(self, model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
             return cut_model(model, self.ranks, dtype, part)
 
-    check_text(Cut(trained_model(), ranks, FINISHED.options, dtype=torch.float32))
+    check_engine(Cut(trained_model(), ranks, FINISHED.options, dtype=torch.float32))
 
 
 def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
@@ -212,7 +213,6 @@ class Counted(Ranks):
         self._ranks, self.num_sums = ranks, 0
 
     def sum(self, x: Tensor) -> Tensor:
-        """The sum of every rank's x, in x itself."""
         self.num_sums += 1
         return self._ranks.sum(x)
 
@@ -233,7 +233,7 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}
     )
-    check_text(engine)
+    check_engine(engine)
 
 
 def values_alone(qkv: Tensor) -> Tensor:
@@ -298,17 +298,13 @@ def step_with(part: MyLayer, ranks: Ranks) -> type[FusedDeviceStep]:
 # --- both ---------------------------------------------------------------------------------------------------
 
 
-def check_text(engine: ParallelEngine) -> None:
+def check_engine(engine: ParallelEngine) -> None:
     """Raise BrokenContract, on the first rank, unless an engine on two ranks makes the tokens of one."""
     made = engine.lead_or_follow(lambda: engine.generate(TEXTS, PARAMS))
     if made is None:
         return
     for text, completion, expected in zip(TEXTS, made, text_of_one(), strict=True):
-        if completion.token_ids != expected:
-            raise BrokenContract(
-                f"two processes make the tokens of one: {text!r} goes on with {completion.text!r}, expected "
-                f"{trained_model().tokenizer.decode(expected)!r}."
-            )
+        check_text("two processes make the tokens of one:", text, completion.token_ids, expected)
 
 
 @cache

@@ -182,7 +182,6 @@ def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks)
 
 
 def source_of(folder: str, number: int) -> Path:
-    """The file of a part."""
     return Path(folder) / f"part_{int(number)}.py"
 
 

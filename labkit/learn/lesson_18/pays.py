@@ -21,10 +21,9 @@ def bandwidth() -> float:
     return load(RECORD).read_bandwidth
 
 
-def break_even_megabytes(sum_us: float, gpus: int = 2) -> float:
-    """How large a layer must be for cutting to save as much time as its sums take."""
-    saved = 1 - 1 / gpus
-    return SUMS_PER_LAYER * sum_us * 1e-6 * bandwidth() / saved / 1e6
+def break_even_megabytes(sum_us: float) -> float:
+    """How large a layer must be for cutting it in two to save as much time as its sums take."""
+    return SUMS_PER_LAYER * sum_us * 1e-6 * bandwidth() / 0.5 / 1e6
 
 
 def step_us(

@@ -12,16 +12,20 @@ import pandas as pd
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.steps import noted
-from labkit.serve.affinity import PIECE, Order, PrefixAffinity, prefix_keys
+from labkit.serve.affinity import (
+    PIECE,
+    Order,
+    PrefixAffinity,
+    Seen,
+    by_turns,
+    num_seen,
+    prefix_keys,
+    remember,
+)
 
 NUM_DRAWS = 200
 PREFILL, DECODE = 1.0, 40.0  # milliseconds: of a piece of a prompt, of all of an answer
 ROOM = 400  # pieces that a replica's prefix cache holds
-
-
-def by_turns(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
-    """Round robin: whoever was not asked for longest."""
-    return (turn,)
 
 
 def prefix_alone(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
@@ -147,7 +151,7 @@ class SimulatedReplica:
     """Computes prompts one after another, but for what its cache has, and answers side by side."""
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[int, None] = OrderedDict()
+        self._cache: Seen = OrderedDict()
         self._free_at = 0.0
         self._ends: list[float] = []
 
@@ -159,14 +163,10 @@ class SimulatedReplica:
     def serve(self, now: float, text: str) -> tuple[int, float]:
         """Pieces of a prompt that were cached, and milliseconds until the first token."""
         keys = prefix_keys(text)
-        cached = next((i for i, key in enumerate(keys) if key not in self._cache), len(keys))
+        cached = num_seen(self._cache, keys)
         self._free_at = max(self._free_at, now) + PREFILL * (len(keys) - cached)
         self._ends.append(self._free_at + DECODE)
-        for key in reversed(keys):
-            self._cache[key] = None
-            self._cache.move_to_end(key)
-        while len(self._cache) > ROOM:
-            self._cache.popitem(last=False)
+        remember(self._cache, keys, ROOM)
         return cached, self._free_at - now
 
 

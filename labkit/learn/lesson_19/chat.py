@@ -16,7 +16,6 @@ class Chat:
     own, so that the notebook goes on."""
 
     def __init__(self, server: Server, max_tokens: int = MOST_TOKENS) -> None:
-        """max_tokens: of an answer."""
         from ipywidgets import HTML, Button, HBox, Text, VBox
 
         self._server, self._max_tokens = server, max_tokens

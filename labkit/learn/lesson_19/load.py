@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,6 @@ class PlayedStream:
         self.is_closed = False
 
     def close(self) -> None:
-        """Close it."""
         self.is_closed = True
 
     def __aiter__(self) -> "PlayedStream":
@@ -83,22 +83,18 @@ def _stays_while_it_is_there(leaving: Leaving) -> None:
             )
 
 
-class Steps:
+class Steps(ExitStack):
     """The steps of a server's engine, which wait until each is let through."""
 
     def __init__(self, server: Server) -> None:
-        self.num_asked = 0
-        self._server, self._go, self._is_over = server, threading.Semaphore(0), False
+        super().__init__()
+        self.num_asked, self._go, self._is_over = 0, threading.Semaphore(0), False
+        self.enter_context(replaced(server.streaming.worker, "step", self._waiting))
+        self.callback(self._end)
 
-    def __enter__(self) -> "Steps":
-        self._replacing = replaced(self._server.streaming.worker, "step", self._waiting)
-        self._replacing.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def _end(self) -> None:
         self._is_over = True
         self._go.release()
-        self._replacing.__exit__(None, None, None)
 
     def _waiting(self, inner: Callable[[], None]) -> Callable[[], None]:
         def step() -> None:

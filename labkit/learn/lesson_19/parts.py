@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import openai
 
@@ -83,15 +83,13 @@ class OwnDecoder:
         self._decoder, self._stops = TextDecoder(tokenizer), stops
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """What may be shown after these tokens."""
         return self._stops.push(self._decoder.push(token_ids))
 
     def finish(self) -> str:
-        """What may be shown at the end."""
         return self._stops.push(self._decoder.finish()) + self._stops.finish()
 
 
-class Server:
+class Server(AbstractContextManager["Server"]):
     """A server on a free port of this machine, over an engine in this process, with the reader's parts in it;
     the package's where none is given. Close it, or use it in a `with` block.
 
@@ -156,9 +154,6 @@ class Server:
         self.streaming.close()
         self._running.close()
         self._parts.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -117,7 +117,6 @@ class Clock:
         self.app, self.marks = app, marks
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve, as ASGI has it."""
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         self.marks.entered = now()

@@ -1,11 +1,11 @@
 """Lesson 19: parts of a server that are wrong, each in one thing that no quiet try would show."""
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from labkit.engine.text_decoder import text_before
 from labkit.learn.lesson_19.parts import Piece, Reply
+from labkit.serve.replies import DONE, frame
 
 
 class LooksAtTheEnd:
@@ -25,16 +25,16 @@ class LooksAtTheEnd:
 
 async def done_whatever_happens(pieces: AsyncIterator[Piece], reply: Reply) -> AsyncIterator[bytes]:
     """it sends [DONE] even after an error."""
-    yield event(reply.chunk({"role": "assistant", "content": ""}))
+    yield frame(reply.chunk({"role": "assistant", "content": ""}))
     try:
         async for text, completion in pieces:
             reason = None if completion is None else reply.reason(completion)
-            yield event(reply.chunk({"content": text}, reason))
+            yield frame(reply.chunk({"content": text}, reason))
             if completion is not None and reply.include_usage:
-                yield event(reply.usage(completion))
+                yield frame(reply.usage(completion))
     except Exception as error:
-        yield event(reply.error(error))
-    yield b"data: [DONE]\n\n"
+        yield frame(reply.error(error))
+    yield DONE
 
 
 async def at_the_next_token(receive: Callable[[], Awaitable[dict[str, Any]]], streams: Sequence[Any]) -> None:
@@ -49,8 +49,3 @@ async def at_the_next_token(receive: Callable[[], Awaitable[dict[str, Any]]], st
 def counts_what_is_there(unfinished: int, asked: int, limit: int) -> int:
     """it does not count what is asked for."""
     return 429 if unfinished >= limit else 200
-
-
-def event(body: dict[str, Any]) -> bytes:
-    """A frame."""
-    return f"data: {json.dumps(body)}\n\n".encode()

@@ -4,7 +4,7 @@ and whether the engine is still right.
 Greedy tokens may differ from those of the model before, so they are compared with the same weights' own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.bench import dense_tokens
+from labkit.bench.limit import decode_weight_bytes
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
@@ -46,13 +47,10 @@ PER_WEIGHT = 1.05  # bytes, with scales, biases and norms
 def matrices() -> dict[str, Tensor]:
     """Matrices that a quantization must take, the plainest first."""
     drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    wide = drawn.clone()
+    wide, small, negative, zeros = (drawn.clone() for _ in range(4))
     wide[2] *= 1000
-    small = drawn.clone()
     small[3] /= 1000
-    negative = drawn.clone()
     negative[1, 3] = -9.0
-    zeros = drawn.clone()
     zeros[4] = 0
     return {
         "a drawn matrix": drawn,
@@ -175,21 +173,18 @@ def _check_held(what: str, linear: nn.Linear, layer: nn.Module) -> None:
     most = linear.weight.numel() + 4 * linear.out_features + bias
     least = linear.weight.numel()
     if held > most:
+        hint = "None of its tensors is torch.int8: fill in step 1 first."
+        if any(t.dtype == torch.int8 for t in tensors):
+            hint = "Keep neither the old layer nor its matrix."
         raise BrokenContract(
             f"8 bits per weight are held, and nothing else: {what} holds {held} bytes, expected {most}: "
-            f"{least} of int8, a scale per row, and the bias. {_why_more(tensors)}"
+            f"{least} of int8, a scale per row, and the bias. {hint}"
         )
     if held < least:
         raise BrokenContract(
             f"what a layer holds moves with it: {what} has {held} bytes of parameters and buffers, expected "
             f"{most}. Use `register_buffer`, so that `.to(device)` finds the tensors."
         )
-
-
-def _why_more(tensors: Sequence[Tensor]) -> str:
-    if any(t.dtype == torch.int8 for t in tensors):
-        return "Keep neither the old layer nor its matrix."
-    return "None of its tensors is torch.int8: fill in step 1 first."
 
 
 def _check_product(what: str, linear: nn.Linear, layer: nn.Module, x: Tensor) -> None:
@@ -246,9 +241,7 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
 def _check_bytes(before: LanguageModel, after: LanguageModel) -> float:
     """Bytes per weight of the matrices."""
     num_weights = sum(m.weight.numel() for m in before.network.modules() if isinstance(m, nn.Linear))
-    skipped = set(after.network.lookup_tables())
-    tensors = (*after.network.parameters(), *after.network.buffers())
-    held = sum(t.nbytes for t in tensors if t not in skipped) / num_weights
+    held = decode_weight_bytes(after.network) / num_weights
     if not 1 <= held <= PER_WEIGHT:
         raise BrokenContract(
             f"8 bits per weight are held: a step of this model reads {held:.2f} bytes per weight of its "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from labkit.bench import Workload, in_turn
 from labkit.bench.limit import decode_weight_bytes, on_paper
 from labkit.engine import SchedulerConfig
-from labkit.engine.parts import NO_PARTS, Part
+from labkit.engine.parts import Part
 from labkit.ladder import LADDER
 from labkit.learn.assembly import Assembly
 from labkit.model import Attend, LanguageModel, Network
@@ -48,7 +48,6 @@ class Int8Network(Network):
         return self.inner.lm_head
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """Hidden states [B, T, E] of tokens [B, T] at positions [B, T]."""
         return self.inner(input_ids, positions, attend)
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
@@ -114,9 +113,9 @@ class SignlessLinear(Int8Linear):
 # --- what it costs ----------------------------------------------------------------------------------------
 
 
-def int8_on_paper(dtype: torch.dtype = torch.float16) -> Network:
+def int8_on_paper() -> Network:
     """GPT-2 with its matrices in 8 bits, which has sizes and no numbers."""
-    return Int8Network(on_paper("gpt2", dtype), Int8Linear)
+    return Int8Network(on_paper("gpt2"), Int8Linear)
 
 
 def megabytes(model: LanguageModel) -> float:
@@ -128,23 +127,19 @@ def compare_models(
     before: LanguageModel,
     after: LanguageModel,
     device: torch.device | str,
-    names: tuple[str, str] = ("before", "after"),
-    parts: Mapping[str, Part] = NO_PARTS,
-    rounds: int = 4,
-    num_requests: int = 4,
-    new_tokens: int = 24,
+    names: tuple[str, str],
+    parts: Mapping[str, Part],
 ) -> Comparison:
     """Decode the same few requests on engines of OPTIONS with one model and with the other, in turn.
 
     parts: the engines', by option, in place of the package's.
     """
-    scheduler = SchedulerConfig(max_batch_size=num_requests)
-    prompts = ((1, 2, 3),) * num_requests
+    prompts = ((1, 2, 3),) * 4
+    scheduler = SchedulerConfig(max_batch_size=len(prompts))
     works = [
-        Workload.alike(model, prompts, new_tokens, device=device, scheduler=scheduler)
-        for model in (before, after)
+        Workload.alike(model, prompts, 24, device=device, scheduler=scheduler) for model in (before, after)
     ]
     measures = [lambda work=work: work.run(work.make_engine(OPTIONS, parts)) for work in works]
     for measure in measures:
         measure()
-    return compared_runs(*in_turn(measures, rounds), names)
+    return compared_runs(*in_turn(measures, 4), names)
