@@ -54,13 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STARTED] = time.monotonic()
     if config.pluginmanager.hasplugin("nbval"):
-        import dead_kernels
         import forked_kernels
-        import new_reader
+        import notebook_kernels
 
-        dead_kernels.install()
         forked_kernels.install()
-        new_reader.install()
+        notebook_kernels.install()
 
 
 def pytest_collection_finish() -> None:

@@ -118,9 +118,7 @@ def nvidia_smi(monkeypatch, tmp_path):
     [
         ("echo '  580.159.04  '; echo 580.159.04; echo warning >&2", "580.159.04"),
         ("echo 580.1; exit 9", None),
-        ("exit 0", None),
         (r"printf '\377 580.1'", None),
-        ("echo No devices were found", None),
     ],
 )
 def test_driver_version(nvidia_smi, script, version):

