@@ -36,6 +36,10 @@ EOS = 66  # ends a text of the small model, in its middle, for a request that st
 MOST_LINES = 5_000_000  # of the reader's code in one trial; a right kernel that is interpreted runs 700,000
 PACKAGE = str(Path(__file__).parents[2]) + os.sep  # as it was imported, and not resolved: links stay links
 NOT_THE_READERS = (*INSTALLED, PACKAGE)  # what the names of such files begin with
+NO_ANSWER = (
+    "In a captured step the host gets no answer from the GPU: no `.item()`, no `if` about a tensor, no "
+    "`.tolist()`, no `x[mask]`."
+)
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
@@ -210,8 +214,18 @@ def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Repor
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
-            return Report(False, f"{noun} {raised(error)}")
+            asked = asked_in_a_capture(error)
+            return Report(
+                False, f"{noun} {raised(asked)}. {NO_ANSWER}" if asked else f"{noun} {raised(error)}"
+            )
     return Report(True, f"{noun}: right. {proof}")
+
+
+def asked_in_a_capture(error: BaseException | None) -> BaseException | None:
+    """The error by which a CUDA graph's capture ended, if one did; those after it only say that it has."""
+    while error is not None and "stream is capturing" not in str(error):
+        error = error.__context__
+    return error
 
 
 def raised(error: BaseException) -> str:

@@ -6,10 +6,11 @@ from functools import partial
 import pytest
 import torch
 
-from labkit import LADDER, InferenceEngine
+from labkit import LADDER, InferenceEngine, lab
+from labkit.kernels import draw_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Gate, gate
-from labkit.learn.gates.gate import Report, proven, raised, small_model
+from labkit.learn.gates.gate import NO_ANSWER, Report, proven, raised, small_model
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -111,6 +112,28 @@ def test_an_error_that_another_one_caused_names_the_line_of_the_first():
 
     text = Gate(("block_tables",), LADDER["00"].options).check(broken).text
     assert text == 'block_tables raised RuntimeError: wrapped, at `return settings["missing"]`'
+
+
+def test_a_read_that_ends_a_capture_is_told_with_what_to_do_and_not_what_it_led_to():
+    def broken(model, **settings):
+        try:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    text = Gate(("sampler",), LADDER["11"].options).check(broken).text
+    assert text.startswith("sampler raised RuntimeError: CUDA error: operation not permitted when stream is")
+    assert text.endswith(f'is capturing")`. {NO_ANSWER}')
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_sampler_that_reads_is_told_what_to_do():
+    def reading(logits, *others):
+        logits.sum().item()
+        draw_plain(logits, *others)
+
+    text = lab.start("12").check(sampler=reading).text
+    assert f"at `logits.sum().item()`. {NO_ANSWER}" in text
 
 
 def test_a_key_that_is_missing_is_told_by_its_type_where_its_repr_is_long():
