@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from pickle import dumps
 
 import torch
 
@@ -18,6 +19,7 @@ from labkit.learn.lesson_14.played_cache import BLOCK_SIZE, LONG, OTHER, THIRD, 
 
 NUM_KEYS = 200  # in a chain
 NUM_DRAWN = 5000  # blocks: two of them have one key where keys have less than some 23 bits
+TOKEN_IDS = (1, 2, 3, 11, 12, 22, 258, 65537)  # equal in their digits, joined, or in their last bits
 NOT_ALL = "the last token of a text is never found"
 LONGEST = "the longest run of cached blocks is found"
 
@@ -29,22 +31,23 @@ def keys_stand_for_texts(build: Build) -> None:
     if not all(hasattr(cache, "block_key") for cache in caches):
         return  # a cache without keys
     keys = [cache.block_key for cache in caches]
-    block = (1, 2, 3, 4)
-    first, second = (key(0, block) for key in keys)
+    block, behind = (1, 2, 3, 4), (5, 6, 7, 8)
+    first, *others = (key(0, tuple(range(1, 5))) for key in (*keys, *keys))
     if getattr(first, "__hash__", None) is None:
         raise BrokenContract(
             f"a key can be a dict's: block_key(0, {block}) is {shown(first)}, expected a number "
             "such as `hash` gives."
         )
-    if first != second or first != keys[0](0, tuple(block)):
-        raise BrokenContract(
-            f"equal texts have equal keys: block_key(0, {block}) is {first}, and then {second}. Make it of "
-            "nothing but its arguments."
-        )
-    last = first
+    for other in others:
+        if first != other or hash(first) != hash(other):
+            raise BrokenContract(
+                f"equal texts have equal keys: block_key(0, {block}) is {shown(first)}, and then "
+                f"{shown(other)}. Make it of nothing but the numbers in its arguments."
+            )
+    last, second = first, keys[0](0, behind)
     for _ in range(NUM_KEYS):
         last = keys[0](last, block)
-    if len(repr(last)) > 4 * len(repr(first)) + 100:
+    if len(dumps(last)) > 4 * len(dumps(first)) + 100:
         raise BrokenContract(
             f"every key takes equally long to make: after {NUM_KEYS} blocks it holds all keys before "
             "it. Let `hash` make one number of the key before and the token ids."
@@ -52,7 +55,7 @@ def keys_stand_for_texts(build: Build) -> None:
     for noun, hint, *calls in (
         ("token ids", "of the block's token ids", (0, block), (0, (1, 2, 3, 5))),
         ("orders of token ids", "of the token ids in their order", (0, block), (0, (4, 3, 2, 1))),
-        ("beginnings", "of the key of the block before, too", (7, block), (8, block)),
+        ("beginnings", "of the key of the block before, too", (first, block), (second, block)),
     ):
         made = {keys[0](*call) for call in calls}
         if len(made) == 1:
@@ -60,19 +63,20 @@ def keys_stand_for_texts(build: Build) -> None:
                 f"a key stands for all of a text up to the block's end: block_key{calls[0]} and "
                 f"block_key{calls[1]}, with different {noun}, are both {made.pop()}. Make it {hint}."
             )
+    if (forth := keys[0](first, behind)) == keys[0](second, block):
+        raise BrokenContract(
+            "a key stands for all of a text up to the block's end: of two blocks in one order and in "
+            f"the other the last key is {forth}. Let `hash` mix a tuple of the key before and the token ids."
+        )
     rng = random.Random(0)
-    drawn = {(rng.randrange(50), tuple(rng.randrange(5) for _ in range(4))) for _ in range(NUM_DRAWN)}
+    befores = [keys[0](0, (number,)) for number in range(50)]
+    sizes = rng.choices((4, 5), k=NUM_DRAWN)
+    drawn = {(rng.choice(befores), tuple(rng.choices(TOKEN_IDS, k=size))) for size in sizes}
     num_keys = len({keys[0](*call) for call in drawn})
     if num_keys < 0.999 * len(drawn):
         raise BrokenContract(
             f"different texts have different keys, nearly always: {len(drawn)} blocks have {num_keys} keys. "
             "Let `hash` mix all of it, a tuple of the key before and the token ids, and keep all of its bits."
-        )
-    forth, back = (keys[0](keys[0](0, a), b) for a, b in ((block, (5, 6, 7, 8)), ((5, 6, 7, 8), block)))
-    if forth == back:
-        raise BrokenContract(
-            "a key stands for all of a text up to the block's end: of two blocks in one order and in "
-            f"the other the last key is {forth}. Let `hash` mix a tuple of the key before and the token ids."
         )
 
 
@@ -143,8 +147,9 @@ def texts_are_not_mixed(build: Build) -> None:
     played = PlayedCache(build, lambda parent_key, ids: 7 if ids == last else hash((parent_key, ids)))
     played.keep((*LONG[:8], *last))
     played.keep((*OTHER[:4], *LONG[4:8]))
-    played.found((*OTHER[:4], *LONG[4:8], *last, 1), COMPARED)
-    played.keep((*OTHER[:4], *LONG[4:8], *last, *THIRD[:4]))
+    for text in ((*OTHER[:4], *LONG[4:8], *last, *THIRD[:4]), (*last, *THIRD[:4])):
+        played.found(text, COMPARED)
+        played.keep(text)
     check_entries(played, COMPARED)
 
 
@@ -184,7 +189,7 @@ IN_USE = "a block that is in use stays"
 def ends_go_first(build: Build) -> None:
     """Raise BrokenContract if more than one block goes at a time, or a block before those that follow it."""
     played = PlayedCache(build)
-    text = tuple(range(1, 14))
+    text = (*(1, 2, 3, 4) * 3, 5)  # blocks are other blocks although their tokens are the same
     played.keep(text)
     for left in (8, 4, 0):
         num_before = len(played.cache)
@@ -265,19 +270,19 @@ def what_is_used_stays(build: Build) -> None:
 
 # --- blocks that are found by what they hold, kept once, and let go from the end -----------------------
 
-SYSTEM = tuple(range(40, 52))  # three blocks
+SYSTEM = tuple(range(40, 64))  # whole blocks, of 4 tokens or of 3
 COMPUTED = "what texts begin with is computed once"
 
 
 def shared_parts_are_computed_once(build: Build) -> None:
     """Raise BrokenContract if requests compute what those before them have computed."""
-    cache = CacheConfig(BLOCK_SIZE, 40)
-    engine = build(small_model(), dtype=torch.float32, cache=cache)
-    asks = [(*SYSTEM, 60 + i, 70, 80) for i in range(4)]
-    for number, prompt in enumerate(asks):
-        check_computed(engine, prompt, 1, 3 if number else 15, f"question {number} behind a system prompt")
-    text = check_computed(engine, (1, 2, 3, 4, 5, 6), 9, 6, "the first turn of a conversation")
-    check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, after 9 new tokens")
+    for block_size in (BLOCK_SIZE, 3):
+        engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size, 40))
+        for i in range(4):
+            prompt = (*SYSTEM, 60 + i, 70, 80)
+            check_computed(engine, prompt, 1, 3 if i else 27, f"question {i} behind a system prompt")
+        text = check_computed(engine, (1, 2, 3, 4, 5, 6), 9, 6, "the first turn of a conversation")
+        check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, after 9 new tokens")
 
 
 def check_computed(
@@ -289,8 +294,8 @@ def check_computed(
     computed = engine.stats().counters.prefill_tokens - before
     if computed != expected:
         raise BrokenContract(
-            f"{COMPUTED}: of {what} ({len(prompt)} tokens, blocks of {BLOCK_SIZE}) {computed} tokens are "
-            f"computed, expected {expected}."
+            f"{COMPUTED}: of {what} ({len(prompt)} tokens, blocks of {engine.kv_manager.block_size}) "
+            f"{computed} tokens are computed, expected {expected}."
         )
     return (*prompt, *completion.token_ids)
 
