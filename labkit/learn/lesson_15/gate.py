@@ -4,8 +4,10 @@ A kernel is first called on random shapes, the smallest ones first, then it take
 on rung 14, in small random Llamas, and every token must be the one that transformers makes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from labkit.bench.parity import transformers_tokens
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import Part
-from labkit.engine.step.lanes import LanedDeviceStep
+from labkit.engine.step.lanes import NUM_LANES, Lane, LanedDeviceStep
+from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
@@ -36,11 +39,11 @@ from labkit.learn.lesson_15.draws import (
 )
 from labkit.learn.lesson_15.steps import MyAttention, ReadersNormLinear, launch_linear, with_mine
 from labkit.learn.steps import noted
-from labkit.model import LanguageModel
+from labkit.model import LanguageModel, Network
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.watch import record_accesses
-from labkit.watch.accesses import READ, WRITE
+from labkit.watch.accesses import READ, WRITE, KernelRun
 from labkit.watch.launches import device_step_of
 
 # Few prompts with few tokens each: a CPU interprets the reader's kernels, program by program.
@@ -85,7 +88,7 @@ def right_tokens(step: Part) -> None:
         done = engine.generate(PROMPTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
         engine.check_integrity()
         for prompt, each, wanted in zip(PROMPTS, done, transformers_of(config), strict=True):
-            pairs = enumerate(zip(each.token_ids, wanted, strict=True))
+            pairs = enumerate(zip_longest(each.token_ids, wanted, fillvalue=f"none ({each.error})"))
             for place, (token, expected) in ((i, pair) for i, pair in pairs if pair[0] != pair[1]):
                 raise BrokenContract(
                     f"tokens are transformers': of a Llama with {config.num_heads} heads over "
@@ -111,6 +114,23 @@ def report_on(step: str, kernel: Any, trial: Callable[[], None], **kernels: Any)
     return noted(proven(step, [trial, in_engine], proof), "15", step, kernel)
 
 
+@contextmanager
+def inside_of_tensors(words: str) -> Iterator[None]:
+    """Launches inside the block are looked at by `check_inside` on a CPU."""
+    with record_accesses() if device().type == "cpu" else nullcontext([]) as runs:
+        yield
+    check_inside(words, runs)
+
+
+def check_inside(words: str, runs: Sequence[KernelRun]) -> None:
+    """Raise BrokenContract where a launch touches what is none of its tensors'."""
+    for stray in chain.from_iterable(run.strays() for run in runs):
+        raise BrokenContract(
+            f"a program touches nothing but its tensors: {words}, program {stray.program} has a {stray.kind} "
+            f"at offset {stray.offset} of {stray.tensor}. A mask says which numbers of a tile are there."
+        )
+
+
 # --- products behind an RMSNorm -----------------------------------------------------------------------------
 
 RMS = "an RMSNorm divides each row by sqrt(mean(x^2) + eps)"
@@ -131,7 +151,8 @@ def check_rms_linear(kernel: Any) -> Report:
         for product in products(is_gated=False):
             expected = product.times((product.mean_of_squares + product.layer.eps).rsqrt())
             alike = rms_lookalikes(product)
-            check_numbers(RMS, product.words, made_by(kernel, product), expected, alike, RMS_HINT)
+            with inside_of_tensors(product.words):
+                check_numbers(RMS, product.words, made_by(kernel, product), expected, alike, RMS_HINT)
 
     return report_on("rms_linear", kernel, trial, rms_linear=kernel)
 
@@ -156,7 +177,8 @@ def check_gated_linear(kernel: Any) -> Report:
                 "The gate is multiplied by up, not added to it.": F.silu(gate) + up,
             }
             hint = "gate and up are what `rms_scaled` made, in pairs: silu(gate) is gate * sigmoid(gate)."
-            check_numbers(GATE, product.words, made_by(kernel, product), F.silu(gate) * up, alike, hint)
+            with inside_of_tensors(product.words):
+                check_numbers(GATE, product.words, made_by(kernel, product), F.silu(gate) * up, alike, hint)
 
     return report_on("gated_linear", kernel, trial, gated_linear=kernel)
 
@@ -176,10 +198,12 @@ def check_rotation(kernel: Any) -> Report:
 
     def trial() -> None:
         for heads in drawn_heads():
-            (out, key), (right, right_key) = map(heads.attended, (attention, paged_attention_append_plain))
+            right, right_key = heads.attended(paged_attention_append_plain)
             where = f"{heads.words}, of the key that is stored"
-            check_numbers(ROTATION, where, key, right_key, rotation_lookalikes(heads), ROTATION_HINT)
-            check_numbers(ROTATION, f"{heads.words}, of the attention", out, right, {}, ROTATION_HINT)
+            with inside_of_tensors(heads.words):
+                out, key = heads.attended(attention)
+                check_numbers(ROTATION, where, key, right_key, rotation_lookalikes(heads), ROTATION_HINT)
+                check_numbers(ROTATION, f"{heads.words}, of the attention", out, right, {}, ROTATION_HINT)
 
     return report_on("rotation", kernel, trial, head=kernel)
 
@@ -211,6 +235,7 @@ def check_group(kernel: Any) -> Report:
             right, _ = heads.attended(paged_attention_append_plain)
             check_numbers(GROUP, heads.words, out, right, group_lookalikes(heads), GROUP_HINT)
             check_reads(heads, runs[0])
+            check_inside(heads.words, runs)
         check_precision(kernel)
         check_dots(kernel, at_least=2)
 
@@ -250,7 +275,12 @@ def check_step(step: type) -> Report:
     """Whether an engine with this step makes transformers' tokens, by the reader's own kernels."""
 
     def is_mine() -> None:
-        made = device_step_of(engine_of(model_of(CONFIGS[0]), step))
+        def apart(slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> LanedDeviceStep:
+            """The step, of lanes of which each has a function of its own, on a CPU, too."""
+            own = [Lane(a, k._replace(linear_residual=partial(k.linear_residual))) for a, k in lanes]
+            return step(slots, network, own)
+
+        made = device_step_of(engine_of(model_of(CONFIGS[0]), apart))
         if not isinstance(made, LanedDeviceStep):
             raise BrokenContract(f"the step is a `LanedDeviceStep`, as rung 14's: it is {shown(made)}.")
         linears = [half.kernels.norm_linear for half in made.halves]
@@ -265,6 +295,11 @@ def check_step(step: type) -> Report:
             raise BrokenContract(
                 f"the engine's layers go through your kernels: {', '.join(missing)} not among them. Hand "
                 "`with_mine(lane, ...)` of each lane on, with all three."
+            )
+        if len({half.kernels.linear_residual for half in made.halves}) < NUM_LANES:
+            raise BrokenContract(
+                "no lane has another's workspaces: two halves launch the kernels of one lane, or there is "
+                "one half. Make `with_mine(lane, ...)` of each lane."
             )
 
     trials = [partial(right_tokens, step), is_mine]
