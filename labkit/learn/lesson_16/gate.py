@@ -5,12 +5,13 @@ T tokens in the cache, H heads, D head size.
 
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from itertools import cycle
+from itertools import chain, count
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import NO_PARTS
 from labkit.kernels.eight_bit import LEAST_SCALE, ZERO, scales_of
@@ -24,6 +25,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Bound = Callable[[Tensor, Tensor, Tensor], Tensor]
 MOST = 127
 NUM_DRAWS = 20
+SIZES = (0.01, 0.1, 1e-30, 100, 1e-9)  # of heads
 MOVES = (0.001, 0.3, 0.9)  # of a score by half a step of its key: the parts of a bound count in turn
 TEXTS = ("To be, or not to be", "O Romeo", "The king is")
 NUM_TOKENS = 8
@@ -33,12 +35,12 @@ NUM_TOKENS = 8
 
 
 def drawn_heads() -> Iterator[tuple[str, Tensor]]:
-    """Random heads [T, H, D], and in words what there is to see in them. Small ones first; one has a token
-    that is far larger, one a head of zeros."""
+    """Random heads [T, H, D] and [H, D], and in words what there is to see in them. Few first; some have a
+    token that is far larger, some a head of zeros."""
     numbers = torch.Generator().manual_seed(16)
     for draw in range(NUM_DRAWS):
         T, H, D = 1 + draw % 4, 1 + draw % 3, 2 + 3 * draw
-        heads = torch.randn(T, H, D, generator=numbers) * 10.0 ** (draw % 5 - 2)
+        heads = torch.randn(T, H, D, generator=numbers) * SIZES[draw % len(SIZES)]
         words = "random values"
         if draw % 3 == 1:
             heads[-1] *= 1000
@@ -46,47 +48,59 @@ def drawn_heads() -> Iterator[tuple[str, Tensor]]:
         if draw % 3 == 2:
             heads[0, 0] = 0
             words = "random values, and zeros in the first head"
-        yield f"heads [{T}, {H}, {D}] of {words}", heads
+        for each in (heads, heads.flip(-1) / 3, heads[-1]):  # two calls of one shape, and one without tokens
+            yield f"heads {list(each.shape)} of {words}", each
 
 
 def check_quantize(quantize: Quantize) -> Report:
-    """Whether a function makes whole numbers with a scale per token and head, off by half a scale at most."""
+    """Whether a function makes whole numbers with a scale per token and head, off by half a scale at most,
+    also where scales are rounded as the cache keeps them."""
 
     def trial() -> None:
-        for words, heads in drawn_heads():
-            numbers, scales = quantize(heads)
-            check_shape("numbers", numbers, heads.shape)
-            check_shape("scales", scales, heads.shape[:-1])
-            if not numbers.isfinite().all():
-                raise BrokenContract(
-                    f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. "
-                    "The largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
-                )
-            if (scales < LEAST_SCALE).any():
-                raise BrokenContract(
-                    f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number "
-                    "may be taken for 0."
-                )
-            if (numbers != numbers.round()).any() or numbers.abs().max() > MOST:
-                raise BrokenContract(
-                    f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is "
-                    f"{first_wrong(numbers, (numbers == numbers.round()) & (numbers.abs() <= MOST)):g}."
-                )
-            error = (numbers.double() * scales.double()[..., None] - heads.double()).abs()
-            allowed = heads.double().abs().amax(-1, keepdim=True) / MOST * 0.51
-            if (error > allowed).any():
-                place = (error > allowed).nonzero()[0].tolist()
-                raise BrokenContract(
-                    f"a value is off by half a step of its own head at most: of {words}, value {place} is "
-                    f"{heads[tuple(place)]:.4g} and reads as "
-                    f"{(numbers * scales[..., None])[tuple(place)]:.4g}. The largest value of head "
-                    f"{place[:2]} is {heads[tuple(place[:2])].abs().max():.4g}, so its step is a {MOST}th of "
-                    "that."
-                )
+        for kept in (torch.float32, torch.bfloat16):
+            for words, heads in drawn_heads():
+                check_heads(quantize, heads, words, kept)
         check_bad_values(quantize)
 
     proof = f"{NUM_DRAWS} random draws, each value off by half a step at most."
     return noted(proven("my_quantize", [trial], proof), "16", "my_quantize", quantize)
+
+
+def check_heads(quantize: Quantize, heads: Tensor, words: str, kept: torch.dtype) -> None:
+    """Raise BrokenContract unless heads are whole numbers and scales near to what they were, with scales kept
+    as `kept`."""
+    made = answer_of(quantize, heads)
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise BrokenContract(f"numbers and scales are two tensors: it returned {shown(made)}.")
+    numbers, scales = made
+    check_shape("numbers", numbers, heads.shape)
+    check_shape("scales", scales, heads.shape[:-1])
+    if not numbers.isfinite().all():
+        raise BrokenContract(
+            f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. The "
+            "largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
+        )
+    if (scales < LEAST_SCALE).any():
+        raise BrokenContract(
+            f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number may be "
+            "taken for 0."
+        )
+    is_whole = (numbers == numbers.round()) & (numbers.abs() <= MOST)
+    if not is_whole.all():
+        raise BrokenContract(
+            f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is "
+            f"{first_wrong(numbers, is_whole):g}."
+        )
+    read = numbers.double() * scales.to(kept).double()[..., None]
+    largest = heads.double().abs().amax(-1, keepdim=True).expand(heads.shape)
+    for place in ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist():
+        *head, _ = index = tuple(place)
+        how = " by its scale in bfloat16" if kept == torch.bfloat16 else ""
+        raise BrokenContract(
+            f"a value is off by half a step of its own head at most: of {words}, value {place} is "
+            f"{heads[index]:.4g} and reads{how} as {read[index]:.4g}. The largest value of head {head} is "
+            f"{largest[index]:.4g}, so its step is a {MOST}th of that."
+        )
 
 
 def check_bad_values(quantize: Quantize) -> None:
@@ -104,10 +118,21 @@ def check_bad_values(quantize: Quantize) -> None:
             )
 
 
-def check_shape(name: str, tensor: Tensor, shape: torch.Size) -> None:
-    """Raise BrokenContract for another shape."""
-    if tensor.shape != shape:
-        raise BrokenContract(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}.")
+def answer_of(function: Callable, *given: Tensor) -> object:
+    """What a function makes of tensors. Raises BrokenContract if it changes one of them."""
+    copies = [tensor.clone() for tensor in given]
+    made = function(*copies)
+    if any(not torch.equal(*pair) for pair in zip(copies, given, strict=True)):
+        raise BrokenContract("what a function is given stays as it was: it changed a tensor in place.")
+    return made
+
+
+def check_shape(name: str, made: object, shape: torch.Size) -> None:
+    """Raise BrokenContract for what is no tensor of this shape."""
+    if not isinstance(made, Tensor):
+        raise BrokenContract(f"{name} is a tensor of shape {list(shape)}: it is {shown(made)}.")
+    if made.shape != shape:
+        raise BrokenContract(f"{name} has shape {list(made.shape)}, expected {list(shape)}.")
 
 
 def first_wrong(numbers: Tensor, is_right: Tensor) -> float:
@@ -192,8 +217,9 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
     reader's functions goes on as rung 16."""
 
     def trial() -> None:
-        for draw in draws():
-            made, expected = attend(*draw), attention_in_float64(draw)
+        again = ((draw, draw._replace(query=-draw.query)) for draw in draws())  # two calls of one shape
+        for draw in chain.from_iterable(again):
+            made, expected = answer_of(attend, *draw), attention_in_float64(draw)
             check_shape("the result", made, expected.shape)
             close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
             if not close.all():
@@ -296,11 +322,13 @@ def bound(query: Tensor, key_scales: Tensor, value_scales: Tensor) -> Tensor:
     return value_scales.amax(-1) * (0.5 + (torch.exp(2 * score) - 1) * 128)
 
 
-def with_two_that_count(draw: Draw, moves: float) -> Draw:
-    """A draw in which two tokens have most of the weight, and half a step of all of a key's values moves its
-    score by so much. The values are the largest there are, of one sign in every other token."""
+def with_two_that_count(draw: Draw, first: int) -> Draw:
+    """A draw in which two tokens have most of the weight and the largest scales, and half a step of all of a
+    key's values moves its score by one of MOVES: in the first head by number `first`. The values are the
+    largest there are, of one sign in every other token."""
     (H, D), T = draw.query.shape, draw.keys.shape[1]
-    counts = torch.arange(T) < 2
+    counts = (torch.arange(T) - (T - 1) / 2).abs() < 1  # those in the middle
+    moves = torch.tensor([MOVES[(first + h) % len(MOVES)] for h in range(H)])[:, None]
     step = 2 * moves * D**0.5 / draw.query.abs().sum(-1, keepdim=True)
     keys = torch.where(counts[:, None], 3 * draw.query.sign()[:, None], draw.keys / 50).round()
     sign = torch.where(torch.arange(T) % 2 == 0, 1.0, -1.0)
@@ -309,7 +337,7 @@ def with_two_that_count(draw: Draw, moves: float) -> Draw:
         keys=keys,
         key_scales=step * torch.where(counts, 1.0, 1e-3),
         values=MOST * sign[None, :, None].expand(draw.values.shape),
-        value_scales=draw.value_scales.amax(-1, keepdim=True).expand(H, T),
+        value_scales=draw.value_scales.amax(-1, keepdim=True) * torch.where(counts, 1.0, 1e-3),
     )
 
 
@@ -330,14 +358,14 @@ def check_bound(given: Bound) -> Report:
 
     def trial() -> None:
         numbers = torch.Generator().manual_seed(18)
-        for draw in map(with_two_that_count, draws(), cycle(MOVES)):
-            said = given(draw.query, draw.key_scales, draw.value_scales)
+        for draw in map(with_two_that_count, draws(), count()):
+            said = answer_of(given, draw.query, draw.key_scales, draw.value_scales)
             check_shape("the bound", said, draw.query.shape[:1])
             for direction, generator in (("at random", numbers), ("so that all errors add up", None)):
                 true = attention_in_float64(before_quantizing(draw, generator))
                 error = (attention_in_float64(draw) - true).abs().amax(-1)
-                if (error > said).any():
-                    h = (error > said).nonzero()[0].item()
+                if not (error <= said).all():  # as where it is no number
+                    h = (~(error <= said)).nonzero()[0].item()
                     raise BrokenContract(
                         f"no error is larger than the bound: {draw.words}, rounded {direction}, head {h} is "
                         f"off by {error[h]:.5f}, and the bound says {said[h]:.5f}."
