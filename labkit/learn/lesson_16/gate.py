@@ -4,9 +4,10 @@ T tokens in the cache, H heads, D head size.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,22 +76,18 @@ def check_heads(quantize: Quantize, heads: Tensor, words: str, kept: torch.dtype
     numbers, scales = made
     check_shape("numbers", numbers, heads.shape)
     check_shape("scales", scales, heads.shape[:-1])
-    if not numbers.isfinite().all():
+    for number in numbers[~numbers.isfinite()].tolist():
         raise BrokenContract(
-            f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. The "
-            "largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
+            f"zeros stay zeros: of {words}, a number is {number}. The largest value of a head of zeros is 0, "
+            "and 0 / 0 is no number: keep scales above 0."
         )
     if (scales < LEAST_SCALE).any():
         raise BrokenContract(
             f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number may be "
             "taken for 0."
         )
-    is_whole = (numbers == numbers.round()) & (numbers.abs() <= MOST)
-    if not is_whole.all():
-        raise BrokenContract(
-            f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is "
-            f"{first_wrong(numbers, is_whole):g}."
-        )
+    for number in numbers[(numbers != numbers.round()) | (numbers.abs() > MOST)].tolist():
+        raise BrokenContract(f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is {number:g}.")
     read = numbers.double() * scales.to(kept).double()[..., None]
     largest = heads.double().abs().amax(-1, keepdim=True).expand(heads.shape)
     for place in ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist():
@@ -135,11 +132,6 @@ def check_shape(name: str, made: object, shape: torch.Size) -> None:
         raise BrokenContract(f"{name} has shape {list(made.shape)}, expected {list(shape)}.")
 
 
-def first_wrong(numbers: Tensor, is_right: Tensor) -> float:
-    """The first number that is not right."""
-    return numbers[~is_right][0].item()
-
-
 # --- step 2: attention ----------------------------------------------------------------------------------
 
 
@@ -163,19 +155,14 @@ def draws() -> Iterator[Draw]:
     numbers = torch.Generator().manual_seed(17)
     for draw in range(NUM_DRAWS):
         T, H, D = 2 + 2 * draw, 1 + draw % 3, (4, 8, 16)[draw % 3]
-
-        def whole(*shape: int) -> Tensor:
-            return torch.randint(-MOST, MOST + 1, shape, generator=numbers).float()
-
-        query, key_scales, value_scales = (
-            torch.randn(H, D, generator=numbers),
-            *(10 ** (-1 - torch.rand(2, H, T, generator=numbers) * 4)),
-        )
-        yield Draw(query, whole(H, T, D), key_scales / 4, whole(H, T, D), value_scales)
+        query = torch.randn(H, D, generator=numbers)
+        key_scales, value_scales = 10 ** (-1 - torch.rand(2, H, T, generator=numbers) * 4)
+        keys, values = torch.randint(-MOST, MOST + 1, (2, H, T, D), generator=numbers).float()
+        yield Draw(query, keys, key_scales / 4, values, value_scales)
 
 
-def attention_in_float64(draw: Draw) -> Tensor:
-    """The definition: every key and value times its scale, and then softmax attention [H, D]."""
+def attention_in_float64(*draw: Tensor) -> Tensor:
+    """The definition, of a `Draw`: every key and value times its scale, and then softmax attention [H, D]."""
     query, keys, key_scales, values, value_scales = (each.double() for each in draw)
     keys, values = keys * key_scales[..., None], values * value_scales[..., None]
     scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
@@ -186,25 +173,24 @@ def lookalikes(draw: Draw) -> dict[str, Tensor]:
     """By a sentence, what a likely mistake makes of a draw."""
     query, keys, key_scales, values, value_scales = (each.double() for each in draw)
     scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
-    weights = (scores * key_scales).softmax(-1)
+    weights, without_keys = (scores * key_scales).softmax(-1), scores.softmax(-1)
+    swapped, both = (scores * value_scales).softmax(-1), key_scales * value_scales
     scaled = weights * value_scales
-    return {
-        "The whole numbers were taken as they are: no scale is used yet.": mean(scores.softmax(-1), values),
+    made_of = {
+        "The whole numbers were taken as they are: no scale is used yet.": without_keys,
         "The scales of the keys are missing: a score is the product of query and number, times the token's "
-        "scale.": mean(scores.softmax(-1) * value_scales, values),
-        "The scales of the values are missing.": mean(weights, values),
-        "The scales are swapped: the key's belongs to the score, the value's to the weight.": mean(
-            (scores * value_scales).softmax(-1) * key_scales, values
+        "scale.": without_keys * value_scales,
+        "The scales of the values are missing.": weights,
+        "The scales are swapped: the key's belongs to the score, the value's to the weight.": swapped
+        * key_scales,
+        "Both scales are inside of the softmax, and the value's belongs behind it.": (scores * both).softmax(
+            -1
         ),
-        "Both scales are inside of the softmax, and the value's belongs behind it.": mean(
-            (scores * key_scales * value_scales).softmax(-1), values
-        ),
-        "Both scales are behind the softmax, and the key's belongs inside.": mean(
-            scores.softmax(-1) * key_scales * value_scales, values
-        ),
+        "Both scales are behind the softmax, and the key's belongs inside.": without_keys * both,
         "The weights no longer add up to 1 when they have their scales, and must not: do not divide by "
-        "their sum again.": mean(scaled / scaled.sum(-1, keepdim=True), values),
+        "their sum again.": scaled / scaled.sum(-1, keepdim=True),
     }
+    return {sentence: mean(weights, values) for sentence, weights in made_of.items()}
 
 
 def mean(weights: Tensor, values: Tensor) -> Tensor:
@@ -219,11 +205,10 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
     def trial() -> None:
         again = ((draw, draw._replace(query=-draw.query)) for draw in draws())  # two calls of one shape
         for draw in chain.from_iterable(again):
-            made, expected = answer_of(attend, *draw), attention_in_float64(draw)
+            made, expected = answer_of(attend, *draw), attention_in_float64(*draw)
             check_shape("the result", made, expected.shape)
             close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
-            if not close.all():
-                place = (~close).nonzero()[0].tolist()
+            for place in (~close).nonzero().tolist():
                 alike = [s for s, other in lookalikes(draw).items() if torch.allclose(made.double(), other)]
                 raise BrokenContract(
                     f"a score is multiplied by its key's scale, a weight by its value's: {draw.words}, value "
@@ -240,27 +225,17 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
     return noted(report, "16", "my_attend", attend)
 
 
+@dataclass(frozen=True)
 class EightBitAttention:
     """The reader's two functions as one `PagedAttentionAppend`, a request at a time: the new token's key and
     value are quantized and stored, and attended to with those that are there."""
 
-    def __init__(self, quantize: Quantize, attend: Attend) -> None:
-        self.quantize = quantize
-        self.attend = attend
+    quantize: Quantize
+    attend: Attend
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-    ) -> Tensor:
-        out, block_size = torch.zeros_like(query), k_cache_layer.shape[2]
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *cached: Any) -> Tensor:
+        k_cache, v_cache, block_table, context_lens, slot_mapping, _ = cached
+        out, block_size = torch.zeros_like(query), k_cache.shape[2]
         for b, slot in enumerate(slot_mapping.tolist()):
             length = int(context_lens[slot])
             if length < 0:  # a row that pads the batch
@@ -268,14 +243,13 @@ class EightBitAttention:
             blocks = block_table[slot, : length // block_size + 1].long()
             place = blocks[-1], slice(None), length % block_size
             read = []
-            for cache_layer, new in ((k_cache_layer, key_new[b]), (v_cache_layer, value_new[b])):
+            for pool, new in ((k_cache, key[b]), (v_cache, value[b])):
                 numbers, scales = self.quantize(new.float())
-                cache_layer[place] = (numbers.nan_to_num(0) + ZERO).to(torch.uint8)
-                scales_of(cache_layer)[place] = scales.bfloat16()
-                kept = cache_layer[blocks].transpose(0, 1).flatten(1, 2)[:, : length + 1]
-                read.append(kept.float() - ZERO)
-                kept_scales = scales_of(cache_layer)[blocks].transpose(0, 1).flatten(1, 2)
-                read.append(kept_scales[:, : length + 1].float())
+                pool[place] = (numbers.nan_to_num(0) + ZERO).to(torch.uint8)
+                scales_of(pool)[place] = scales.bfloat16()
+                for kept, zero in ((pool, ZERO), (scales_of(pool), 0)):
+                    tokens = kept[blocks].transpose(0, 1).flatten(1, 2)[:, : length + 1]
+                    read.append(tokens.float() - zero)
             out[b] = self.attend(query[b].float(), *read).to(query.dtype)
         return out
 
@@ -362,17 +336,15 @@ def check_bound(given: Bound) -> Report:
             said = answer_of(given, draw.query, draw.key_scales, draw.value_scales)
             check_shape("the bound", said, draw.query.shape[:1])
             for direction, generator in (("at random", numbers), ("so that all errors add up", None)):
-                true = attention_in_float64(before_quantizing(draw, generator))
-                error = (attention_in_float64(draw) - true).abs().amax(-1)
-                if not (error <= said).all():  # as where it is no number
-                    h = (~(error <= said)).nonzero()[0].item()
+                true = attention_in_float64(*before_quantizing(draw, generator))
+                error = (attention_in_float64(*draw) - true).abs().amax(-1)
+                for (h,) in (~(error <= said)).nonzero().tolist():  # or where a bound is no number
                     raise BrokenContract(
                         f"no error is larger than the bound: {draw.words}, rounded {direction}, head {h} is "
                         f"off by {error[h]:.5f}, and the bound says {said[h]:.5f}."
                     )
             least = bound(draw.query, draw.key_scales, draw.value_scales)
-            if (said > 4 * least).any():
-                h = (said > 4 * least).nonzero()[0].item()
+            for (h,) in (said > 4 * least).nonzero().tolist():
                 raise BrokenContract(
                     f"a bound says how large an error can be, and not much more: {draw.words}, head {h} is "
                     f"bounded by {said[h]:.5f}, and {least[h]:.5f} can be shown."
@@ -384,10 +356,6 @@ def check_bound(given: Bound) -> Report:
 
 def texts_of(quantize: Quantize) -> dict[str, str]:
     """How an engine of rung 16 that quantizes so, as it decodes, goes on with TEXTS."""
-
-    def attend(*draw: Tensor) -> Tensor:
-        return attention_in_float64(Draw(*draw)).float()
-
     decode = trained_model().tokenizer.decode
-    made = texts_with(EightBitAttention(quantize, attend))
+    made = texts_with(EightBitAttention(quantize, attention_in_float64))
     return dict(zip(TEXTS, map(decode, made), strict=True))

@@ -51,19 +51,12 @@ shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBO
 
 def test_a_quantizer_that_forgets_scales_between_tokens_changes_the_engines_text():
     with pytest.raises(gate.BrokenContract, match="the text is rung 16's"):
-        gate.right_text(
-            gate.EightBitAttention(
-                traps.first_scale, lambda *d: gate.attention_in_float64(gate.Draw(*d)).float()
-            )
-        )
+        gate.right_text(gate.EightBitAttention(traps.first_scale, gate.attention_in_float64))
 
 
 def test_attention_is_not_blamed_for_numbers_that_step_1_makes():
-    def attend(*draw: torch.Tensor) -> torch.Tensor:
-        return gate.attention_in_float64(gate.Draw(*draw)).float()
-
-    assert gate.check_attend(attend, traps.by_head).ok
-    assert gate.check_attend(attend, traps.first_scale).before == "step 1"
+    assert gate.check_attend(gate.attention_in_float64, traps.by_head).ok
+    assert gate.check_attend(gate.attention_in_float64, traps.first_scale).before == "step 1"
 
 
 def test_right_bounds_of_other_forms_pass():
