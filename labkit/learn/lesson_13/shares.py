@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import fsum
 
 import numpy as np
@@ -100,7 +101,7 @@ def smallest_size(pieces: Sequence[int], most: int) -> int:
 
 def check_shares(shares: Shares) -> Report:
     """Whether a function cuts rows into shares as it should: the first contract that it breaks, if any."""
-    trials = [lambda pieces=pieces, most=most: check_case(shares, pieces, most) for pieces, most in CASES]
+    trials = [partial(check_case, shares, *case) for case in CASES]
     report = proven("shares", trials, f"{len(CASES)} batches in shares that are as small as can be.")
     return noted(report, "13", "shares", shares)
 
