@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pickle import dumps
 
 import torch
@@ -13,6 +14,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.lesson_14.counts import converse
 from labkit.learn.lesson_14.played_cache import BLOCK_SIZE, LONG, OTHER, THIRD, PlayedCache
 
 # --- what lesson 14's gate asks of keys and of lookups -------------------------------------------------
@@ -112,19 +114,16 @@ def full_blocks_are_kept(build: Build) -> None:
     """Raise BrokenContract if other blocks are kept than the full ones, or one of them twice."""
     played = PlayedCache(build)
     expected = [list(LONG[:4]), list(LONG[:8])]
-    eight = played.held(LONG[:8])
-    played.cache.keep_text(LONG[:8], eight.block_ids_per_layer)
+    eight = played.kept(LONG[:8])
     same_texts(played, expected, f"after {list(LONG[:8])} was kept, whose last token fills a block,")
-    first = played.held(LONG)
-    for when in ("", ", for the second time"):
-        played.cache.keep_text(LONG, first.block_ids_per_layer)
-        same_texts(played, expected, f"after {list(LONG)} was kept{when}")
-    again = played.held(LONG)
-    played.cache.keep_text(LONG, again.block_ids_per_layer)
+    first = played.kept(LONG)
+    same_texts(played, expected, f"after {list(LONG)} was kept")
+    played.cache.keep_text(LONG, first.block_ids_per_layer)
+    same_texts(played, expected, f"after {list(LONG)} was kept, for the second time")
+    again = played.kept(LONG)
     same_texts(played, expected, "after another request computed the same text")
     longer = (*LONG, *OTHER)
-    grown = played.held(longer, begins=first)
-    played.cache.keep_text(longer, grown.block_ids_per_layer)
+    grown = played.kept(longer, begins=first)
     expected += [list(longer[:end]) for end in range(12, len(longer) + 1, BLOCK_SIZE)]
     same_texts(played, expected, f"after a text of {len(longer)} tokens that begins so was kept")
     check_entries(played, FULL_ONCE, eight, first, again, grown)
@@ -244,8 +243,7 @@ def least_recent_goes_first(build: Build) -> None:
 def what_is_used_stays(build: Build) -> None:
     """Raise BrokenContract if a block goes that a session holds, or that one needs that a session holds."""
     played = PlayedCache(build)
-    session = played.held(LONG)
-    played.cache.keep_text(LONG, session.block_ids_per_layer)
+    session = played.kept(LONG)
     played.keep((*OTHER[:4], 1))
     for used in (True, False):
         num_free, reclaimable = played.manager.num_free_blocks, 1 if used else 2
@@ -276,28 +274,19 @@ COMPUTED = "what texts begin with is computed once"
 
 def shared_parts_are_computed_once(build: Build) -> None:
     """Raise BrokenContract if requests compute what those before them have computed."""
+    what = [f"question {i} behind a system prompt" for i in range(4)]
+    what += ["the first turn of a conversation", "its second turn, after 9 new tokens"]
     for block_size in (BLOCK_SIZE, 3):
         engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size, 40))
-        for i in range(4):
-            prompt = (*SYSTEM, 60 + i, 70, 80)
-            check_computed(engine, prompt, 1, 3 if i else 27, f"question {i} behind a system prompt")
-        text = check_computed(engine, (1, 2, 3, 4, 5, 6), 9, 6, "the first turn of a conversation")
-        check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, after 9 new tokens")
-
-
-def check_computed(
-    engine: InferenceEngine, prompt: tuple[int, ...], num_new: int, expected: int, what: str
-) -> tuple[int, ...]:
-    """The text of a request. Raises BrokenContract unless it computes so many tokens of its prompt."""
-    before = engine.stats().counters.prefill_tokens
-    (completion,) = engine.generate([prompt], SamplingParams(num_new, stop_on_eos=False))
-    computed = engine.stats().counters.prefill_tokens - before
-    if computed != expected:
-        raise BrokenContract(
-            f"{COMPUTED}: of {what} ({len(prompt)} tokens, blocks of {engine.kv_manager.block_size}) "
-            f"{computed} tokens are computed, expected {expected}."
-        )
-    return (*prompt, *completion.token_ids)
+        talk = partial(converse, engine, (), params=SamplingParams(9, stop_on_eos=False))
+        turns = [turn for i in range(4) for turn in talk([(*SYSTEM, 60 + i, 70, 80)])]
+        turns += talk([(1, 2, 3, 4, 5, 6), (7, 8, 9)])
+        for which, turn, expected in zip(what, turns, (27, 3, 3, 3, 6, 6), strict=True):
+            if turn.computed != expected:
+                raise BrokenContract(
+                    f"{COMPUTED}: of {which} ({turn.prompt_tokens} tokens, blocks of {block_size}) "
+                    f"{turn.computed} tokens are computed, expected {expected}."
+                )
 
 
 def wrong_text(engine: InferenceEngine) -> str:
