@@ -154,18 +154,13 @@ def drawn_heads() -> Iterator[Heads]:
         yield Heads(*numbers, *(each.to(device()) for each in rest), turn)
 
 
-def turned_in_pairs(x: Tensor, positions: Tensor, turn: HeadTransform) -> Tensor:
-    """Heads [B, H, D] whose neighbours 2i and 2i + 1 are rotated, as in RoPE's paper."""
-    assert turn.cos is not None and turn.sin is not None
-    cos, sin = (table[positions.long(), None] for table in (turn.cos, turn.sin))
-    first, second = x[..., 0::2], x[..., 1::2]
-    return torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
-
-
 def rotation_lookalikes(heads: Heads) -> dict[str, Tensor]:
     """The key [B, G, D] that likely mistakes store."""
     cos, sin = heads.transform.cos, heads.transform.sin
     assert cos is not None and sin is not None
+    c, s = (table[heads.lengths.long(), None] for table in (cos, sin))
+    first, second = heads.key[..., 0::2], heads.key[..., 1::2]
+    in_pairs = torch.stack([first * c - second * s, second * c + first * s], dim=-1).flatten(-2)
 
     def stored(cos: Tensor, sin: Tensor) -> Tensor:
         return heads.attended(paged_attention_append_plain, transform=HeadTransform(cos, sin))[1]
@@ -174,7 +169,7 @@ def rotation_lookalikes(heads: Heads) -> dict[str, Tensor]:
         "It is stored as it came: nothing is rotated, or all by the angles of position 0. The new token's "
         "position is the number of tokens in the cache.": heads.key,
         "Here neighbours, numbers 2i and 2i + 1, are rotated, as in RoPE's paper. Hugging Face's Llamas "
-        "rotate number d with number d + D/2.": turned_in_pairs(heads.key, heads.lengths, heads.transform),
+        "rotate number d with number d + D/2.": in_pairs,
         "It is rotated the other way: the first half has - sin, the second + sin.": stored(cos, -sin),
         "These are the angles of the next position: positions count from 0, so the new token's is the number "
         "of tokens in the cache.": stored(cos.roll(-1, 0), sin.roll(-1, 0)),

@@ -3,6 +3,7 @@
 B requests, H heads of queries, G heads of keys and values, D head size, N blocks.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -152,15 +153,15 @@ def attend_one(
     return acc / total[:, None]
 
 
+@dataclass(frozen=True)
 class MyAttention:
     """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`.
 
     per_group: whether there is a program per request and head of keys, else one per request and query head.
     """
 
-    def __init__(self, kernel: Any, per_group: bool) -> None:
-        self.kernel = kernel
-        self.per_group = per_group
+    kernel: Any
+    per_group: bool
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, *cached: Any) -> Tensor:
         """Takes and returns what a `PagedAttentionAppend` does; the transform has angles and no norms. Raises
@@ -201,16 +202,16 @@ class MyAttention:
 # --- in an engine's step ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class ReadersNormLinear:
     """A step's `norm_linear` with the reader's kernels in the places of the package's.
 
     plain, gated: for layers without a gate, and with one; None leaves the package's.
     """
 
-    def __init__(self, package: Any, plain: Any, gated: Any) -> None:
-        self.package = package
-        self.plain = plain
-        self.gated = gated
+    package: Any
+    plain: Any
+    gated: Any
 
     def __call__(
         self, x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False, **how: Any
