@@ -39,8 +39,13 @@ class InRows:
         something of another form."""
         num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
         counts = checked_counts(self.share_out(list(num_left), max_tokens), num_left, max_tokens)
-        rows = checked_rows(self.pack(prompts, num_computed, counts))
-        self.token_ids, self.positions, self.starts = rows
+        made = self.pack(prompts, num_computed, counts)
+        if not isinstance(made, tuple | list) or len(made) != 3:
+            raise BrokenContract(
+                f"a chunk is three lists: `pack` returned {shown(made)}, expected token_ids, positions and "
+                "starts, in this order."
+            )
+        self.token_ids, self.positions, self.starts = made
         self.context_lens = list(num_computed)
 
     def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
@@ -81,16 +86,6 @@ def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> li
                 f"{max_tokens}, `share_out` returned {list(counts)}, and prompt {p} has {left}."
             )
     return list(counts)
-
-
-def checked_rows(made: object) -> Sequence:
-    """What `pack` returned. Raises BrokenContract unless it has three parts."""
-    if not isinstance(made, tuple | list) or len(made) != 3:
-        raise BrokenContract(
-            f"a chunk is three lists: `pack` returned {shown(made)}, expected token_ids, positions and "
-            "starts, in this order."
-        )
-    return made
 
 
 def pack_first(prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
+from random import Random
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.ladder import LADDER
 from labkit.learn.answers import MOST_ITEMS, plain, size_of
-from labkit.learn.exercise import BrokenContract, check_unchanged
+from labkit.learn.exercise import BrokenContract, answer_of
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.schedule import Invariant
@@ -34,53 +35,74 @@ CASES = (  # prompts, how many of their tokens are computed, and the room of the
     ((A,), (0,), 3),
     ((A,), (3,), 3),
     ((A, B, C), (0, 0, 0), 7),
-    ((A, B, C), (4, 0, 1), 5),
-    ((A, B, C), (5, 2, 0), 2),
-    ((A, A), (1, 2), 100),
-    ((A, B, C), (0, 0, 0), 8),
 )
+ROWS = (  # what each row has, what it is called, the contract, and how to keep it
+    (
+        "token_ids",
+        "token",
+        "every prompt token is computed once, in order",
+        "Take the tokens of prompt p from num_computed[p] on, right after those of prompt p - 1.",
+    ),
+    (
+        "positions",
+        "position",
+        "positions go on from chunk to chunk, each prompt's its own",
+        "A token's position is its place in its prompt, so the first one here is num_computed[p].",
+    ),
+)
+NUM_DRAWN = 16  # cases more, of longer prompts and of more of them
+
+
+def drawn_cases() -> Iterator[tuple[Prompts, list[int], int]]:
+    """Random cases: up to ten prompts of up to 40 tokens, some of them computed to their end."""
+    rng = Random(13)
+    for _ in range(NUM_DRAWN):
+        prompts = [rng.choices(range(90), k=rng.randint(1, 40)) for _ in range(rng.randint(1, 10))]
+        yield prompts, [rng.randint(0, len(ids)) for ids in prompts], rng.randint(1, 120)
 
 
 def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequence[int], room: int) -> Any:
     """The chunk that is made of these prompts. Raises BrokenContract if it is not what it should be."""
     given = {"prompts": [tuple(ids) for ids in prompts], "num_computed": list(num_computed)}
-    before = {"prompts": list(given["prompts"]), "num_computed": list(num_computed)}
-    chunk = make_chunk(given["prompts"], given["num_computed"], room)
-    check_unchanged(given, before)
+    chunk = answer_of(make_chunk, **given, max_tokens=room)
     about = (
         f"prompts of {[len(ids) for ids in prompts]} tokens, of which {list(num_computed)} are computed, and "
         f"room for {room}"
     )
-    right = PackedChunk(before["prompts"], before["num_computed"], room)
+    right = PackedChunk(prompts, num_computed, room)
     made = {name: numbers_of(chunk, name, about) for name in FIELDS}
     starts = made["starts"]
-    if starts and starts[-1] > room:
-        raise BrokenContract(
-            f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
-            "beside it waits for all of them. Leave what does not fit to the next chunk."
-        )
     if starts != right.starts:
-        num_left = [len(ids) - done for ids, done in zip(before["prompts"], num_computed, strict=True)]
-        raise wrong_starts(starts, right, about, hint_on_rows(chunk, right, num_left, room))
+        num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
+        hint = hint_on_rows(chunk, right, num_left, room)
+        if starts and starts[-1] > room:
+            raise BrokenContract(
+                f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
+                f"beside it waits for all of them. {hint}"
+            )
+        if len(starts) != len(right.starts) or starts[0] != 0 or sorted(starts) != starts:
+            raise BrokenContract(
+                f"starts says where each prompt begins, and where the last one ends: with {about}, it is "
+                f"{starts}, expected {len(right.starts)} numbers, the first of them 0: {right.starts}."
+            )
+        counts, due = ([end - first for first, end in pairwise(each)] for each in (starts, right.starts))
+        p = next(p for p, pair in enumerate(zip(counts, due, strict=True)) if len(set(pair)) > 1)
+        raise BrokenContract(
+            f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {counts[p]}, "
+            f"expected {due[p]} (starts is {starts}, expected {right.starts}). {hint}"
+        )
     if made["context_lens"] != list(num_computed):
         raise BrokenContract(
             f"a prompt's context is what was computed of it before: with {about}, context_lens is "
             f"{made['context_lens']}, expected {list(num_computed)}."
         )
-    check_rows(
-        "token",
-        made["token_ids"],
-        right.token_ids,
-        f"every prompt token is computed once, in order: with {about}",
-        "Take the tokens of prompt p from num_computed[p] on, right after those of prompt p - 1.",
-    )
-    check_rows(
-        "position",
-        made["positions"],
-        right.positions,
-        f"positions go on from chunk to chunk, each prompt's its own: with {about}",
-        "A token's position is its place in its prompt, so the first one here is num_computed[p].",
-    )
+    for name, noun, contract, hint in ROWS:
+        for row, pair in enumerate(zip_longest(made[name], getattr(right, name))):
+            if pair[0] != pair[1]:
+                found, expected = (f"no {noun}" if number is None else f"{noun} {number}" for number in pair)
+                raise BrokenContract(
+                    f"{contract}: with {about}, row {row} has {found}, expected {expected}. {hint}"
+                )
     return chunk
 
 
@@ -94,21 +116,6 @@ def numbers_of(chunk: object, name: str, about: str) -> list[int]:
             "`pack` returns token_ids, positions and starts, in this order."
         )
     return list(numbers)
-
-
-def wrong_starts(starts: list[int], right: PackedChunk, about: str, hint: str) -> BrokenContract:
-    """What is wrong where not each prompt has the rows that it should have, with a hint on whose rows are."""
-    if len(starts) != len(right.starts) or starts[0] != 0 or sorted(starts) != starts:
-        return BrokenContract(
-            f"starts says where each prompt begins, and where the last one ends: with {about}, it is "
-            f"{starts}, expected {len(right.starts)} numbers, the first of them 0: {right.starts}."
-        )
-    p = next(p for p, pair in enumerate(zip(starts[1:], right.starts[1:], strict=True)) if len(set(pair)) > 1)
-    count, due = starts[p + 1] - starts[p], right.starts[p + 1] - right.starts[p]
-    return BrokenContract(
-        f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {count}, "
-        f"expected {due} (starts is {starts}, expected {right.starts}). {hint}"
-    )
 
 
 def hint_on_rows(chunk: object, right: PackedChunk, num_left: Sequence[int], room: int) -> str:
@@ -131,18 +138,10 @@ def hint_on_rows(chunk: object, right: PackedChunk, num_left: Sequence[int], roo
     )
 
 
-def check_rows(noun: str, there: list[int], right: list[int], contract: str, hint: str) -> None:
-    """Raise BrokenContract for a row with another number than it should have, for one too many or too few."""
-    for row, pair in enumerate(zip_longest(there, right)):
-        if pair[0] != pair[1]:
-            found, expected = (f"no {noun}" if number is None else f"{noun} {number}" for number in pair)
-            raise BrokenContract(f"{contract}, row {row} has {found}, expected {expected}. {hint}")
-
-
 def chunks_are_right(build: Build) -> None:
     """Raise BrokenContract for the first case whose chunk is not what it should be."""
     engine = build(small_model(), dtype=torch.float32, cache=NO_PREFIXES)
-    for case in CASES:
+    for case in chain(CASES, drawn_cases()):
         checked_chunk(engine.prefill.make_chunk, *case)
 
 

@@ -13,7 +13,6 @@ from labkit.errors import OutOfBlocksError
 from labkit.kvcache import BlockPrefixCache, KVBlockManager, OneTableBlockManager, Prefixes
 from labkit.learn.lesson_14.block_cache import BlockCache
 from labkit.learn.lesson_14.texts import behind_system, questions
-from labkit.model.tokenizer import Tokenizer
 
 # --- a cache of blocks alone, without a model ----------------------------------------------------------
 
@@ -151,20 +150,13 @@ def converse(
     return turns
 
 
-def visitors(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Questions behind one system prompt, and after every other one a different text of 80 tokens."""
-    prompts = []
-    for number, prompt in enumerate(behind_system(tokenizer, questions(8))):
-        prompts.append(prompt)
-        if number % 2:
-            prompts.append(tuple(range(100 * number, 100 * number + 80)))
-    return prompts
-
-
 def computed_in_words(engine: InferenceEngine) -> str:
-    """How many tokens of the visitors' prompts an engine computes, when they come one after another; or which
-    of them is never served, because a cache may hold blocks and let none go."""
-    prompts = visitors(engine.model.tokenizer)
+    """How many tokens an engine computes of questions behind one system prompt, and of a different text of 80
+    tokens after every other one, when they come one after another; or which of them is never served, because
+    a cache may hold blocks and let none go."""
+    prompts = behind_system(engine.model.tokenizer, questions(8))
+    for number in (8, 6, 4, 2):  # from the last on
+        prompts.insert(number, tuple(range(100 * (number - 1), 100 * (number - 1) + 80)))
     for number, prompt in enumerate(prompts, start=1):
         try:
             engine.generate([prompt], SamplingParams(1, stop_on_eos=False))

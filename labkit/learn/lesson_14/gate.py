@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 
@@ -12,12 +13,14 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import first_difference, keys_and_values
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.lesson_14.counts import converse
 from labkit.learn.lesson_14.played_cache import BLOCK_SIZE, LONG, OTHER, THIRD, PlayedCache
 
 # --- what lesson 14's gate asks of keys and of lookups -------------------------------------------------
 
 NUM_KEYS = 200  # in a chain
 NUM_DRAWN = 5000  # blocks: two of them have one key where keys have less than some 23 bits
+TOKEN_IDS = (1, 2, 3, 11, 12, 22, 258, 65537)  # equal in their digits, joined, or in their last bits
 NOT_ALL = "the last token of a text is never found"
 LONGEST = "the longest run of cached blocks is found"
 
@@ -29,30 +32,31 @@ def keys_stand_for_texts(build: Build) -> None:
     if not all(hasattr(cache, "block_key") for cache in caches):
         return  # a cache without keys
     keys = [cache.block_key for cache in caches]
-    block = (1, 2, 3, 4)
-    first, second = (key(0, block) for key in keys)
+    block, behind = (1, 2, 3, 4), (5, 6, 7, 8)
+    first, *others = (key(0, tuple(range(1, 5))) for key in (*keys, *keys))
     if getattr(first, "__hash__", None) is None:
         raise BrokenContract(
             f"a key can be a dict's: block_key(0, {block}) is {shown(first)}, expected a number "
             "such as `hash` gives."
         )
-    if first != second or first != keys[0](0, tuple(block)):
-        raise BrokenContract(
-            f"equal texts have equal keys: block_key(0, {block}) is {first}, and then {second}. Make it of "
-            "nothing but its arguments."
-        )
-    last = first
+    for other in others:
+        if first != other or hash(first) != hash(other):
+            raise BrokenContract(
+                f"equal texts have equal keys: block_key(0, {block}) is {shown(first)}, and then "
+                f"{shown(other)}. Make it of nothing but the numbers in its arguments."
+            )
+    last, second = first, keys[0](0, behind)
     for _ in range(NUM_KEYS):
         last = keys[0](last, block)
-    if len(repr(last)) > 4 * len(repr(first)) + 100:
-        raise BrokenContract(
-            f"every key takes equally long to make: after {NUM_KEYS} blocks it holds all keys before "
-            "it. Let `hash` make one number of the key before and the token ids."
-        )
+        if len(repr(last)) > 4 * len(repr(first)) + 100:  # at once: Python writes no very long number
+            raise BrokenContract(
+                f"every key takes equally long to make: after {NUM_KEYS} blocks it holds all keys before "
+                "it. Let `hash` make one number of the key before and the token ids."
+            )
     for noun, hint, *calls in (
         ("token ids", "of the block's token ids", (0, block), (0, (1, 2, 3, 5))),
         ("orders of token ids", "of the token ids in their order", (0, block), (0, (4, 3, 2, 1))),
-        ("beginnings", "of the key of the block before, too", (7, block), (8, block)),
+        ("beginnings", "of the key of the block before, too", (first, block), (second, block)),
     ):
         made = {keys[0](*call) for call in calls}
         if len(made) == 1:
@@ -60,19 +64,20 @@ def keys_stand_for_texts(build: Build) -> None:
                 f"a key stands for all of a text up to the block's end: block_key{calls[0]} and "
                 f"block_key{calls[1]}, with different {noun}, are both {made.pop()}. Make it {hint}."
             )
+    if (forth := keys[0](first, behind)) == keys[0](second, block):
+        raise BrokenContract(
+            "a key stands for all of a text up to the block's end: of two blocks in one order and in "
+            f"the other the last key is {forth}. Let `hash` mix a tuple of the key before and the token ids."
+        )
     rng = random.Random(0)
-    drawn = {(rng.randrange(50), tuple(rng.randrange(5) for _ in range(4))) for _ in range(NUM_DRAWN)}
+    befores = [keys[0](0, (number,)) for number in range(50)]
+    sizes = rng.choices((4, 5), k=NUM_DRAWN)
+    drawn = {(rng.choice(befores), tuple(rng.choices(TOKEN_IDS, k=size))) for size in sizes}
     num_keys = len({keys[0](*call) for call in drawn})
     if num_keys < 0.999 * len(drawn):
         raise BrokenContract(
             f"different texts have different keys, nearly always: {len(drawn)} blocks have {num_keys} keys. "
             "Let `hash` mix all of it, a tuple of the key before and the token ids, and keep all of its bits."
-        )
-    forth, back = (keys[0](keys[0](0, a), b) for a, b in ((block, (5, 6, 7, 8)), ((5, 6, 7, 8), block)))
-    if forth == back:
-        raise BrokenContract(
-            "a key stands for all of a text up to the block's end: of two blocks in one order and in "
-            f"the other the last key is {forth}. Let `hash` mix a tuple of the key before and the token ids."
         )
 
 
@@ -108,19 +113,16 @@ def full_blocks_are_kept(build: Build) -> None:
     """Raise BrokenContract if other blocks are kept than the full ones, or one of them twice."""
     played = PlayedCache(build)
     expected = [list(LONG[:4]), list(LONG[:8])]
-    eight = played.held(LONG[:8])
-    played.cache.keep_text(LONG[:8], eight.block_ids_per_layer)
+    eight = played.kept(LONG[:8])
     same_texts(played, expected, f"after {list(LONG[:8])} was kept, whose last token fills a block,")
-    first = played.held(LONG)
-    for when in ("", ", for the second time"):
-        played.cache.keep_text(LONG, first.block_ids_per_layer)
-        same_texts(played, expected, f"after {list(LONG)} was kept{when}")
-    again = played.held(LONG)
-    played.cache.keep_text(LONG, again.block_ids_per_layer)
+    first = played.kept(LONG)
+    same_texts(played, expected, f"after {list(LONG)} was kept")
+    played.cache.keep_text(LONG, first.block_ids_per_layer)
+    same_texts(played, expected, f"after {list(LONG)} was kept, for the second time")
+    again = played.kept(LONG)
     same_texts(played, expected, "after another request computed the same text")
     longer = (*LONG, *OTHER)
-    grown = played.held(longer, begins=first)
-    played.cache.keep_text(longer, grown.block_ids_per_layer)
+    grown = played.kept(longer, begins=first)
     expected += [list(longer[:end]) for end in range(12, len(longer) + 1, BLOCK_SIZE)]
     same_texts(played, expected, f"after a text of {len(longer)} tokens that begins so was kept")
     check_entries(played, FULL_ONCE, eight, first, again, grown)
@@ -143,8 +145,9 @@ def texts_are_not_mixed(build: Build) -> None:
     played = PlayedCache(build, lambda parent_key, ids: 7 if ids == last else hash((parent_key, ids)))
     played.keep((*LONG[:8], *last))
     played.keep((*OTHER[:4], *LONG[4:8]))
-    played.found((*OTHER[:4], *LONG[4:8], *last, 1), COMPARED)
-    played.keep((*OTHER[:4], *LONG[4:8], *last, *THIRD[:4]))
+    for text in ((*OTHER[:4], *LONG[4:8], *last, *THIRD[:4]), (*last, *THIRD[:4])):
+        played.found(text, COMPARED)
+        played.keep(text)
     check_entries(played, COMPARED)
 
 
@@ -184,7 +187,7 @@ IN_USE = "a block that is in use stays"
 def ends_go_first(build: Build) -> None:
     """Raise BrokenContract if more than one block goes at a time, or a block before those that follow it."""
     played = PlayedCache(build)
-    text = tuple(range(1, 14))
+    text = (*(1, 2, 3, 4) * 3, 5)  # blocks are other blocks although their tokens are the same
     played.keep(text)
     for left in (8, 4, 0):
         num_before = len(played.cache)
@@ -239,8 +242,7 @@ def least_recent_goes_first(build: Build) -> None:
 def what_is_used_stays(build: Build) -> None:
     """Raise BrokenContract if a block goes that a session holds, or that one needs that a session holds."""
     played = PlayedCache(build)
-    session = played.held(LONG)
-    played.cache.keep_text(LONG, session.block_ids_per_layer)
+    session = played.kept(LONG)
     played.keep((*OTHER[:4], 1))
     for used in (True, False):
         num_free, reclaimable = played.manager.num_free_blocks, 1 if used else 2
@@ -265,34 +267,25 @@ def what_is_used_stays(build: Build) -> None:
 
 # --- blocks that are found by what they hold, kept once, and let go from the end -----------------------
 
-SYSTEM = tuple(range(40, 52))  # three blocks
+SYSTEM = tuple(range(40, 64))  # whole blocks, of 4 tokens or of 3
 COMPUTED = "what texts begin with is computed once"
 
 
 def shared_parts_are_computed_once(build: Build) -> None:
     """Raise BrokenContract if requests compute what those before them have computed."""
-    cache = CacheConfig(BLOCK_SIZE, 40)
-    engine = build(small_model(), dtype=torch.float32, cache=cache)
-    asks = [(*SYSTEM, 60 + i, 70, 80) for i in range(4)]
-    for number, prompt in enumerate(asks):
-        check_computed(engine, prompt, 1, 3 if number else 15, f"question {number} behind a system prompt")
-    text = check_computed(engine, (1, 2, 3, 4, 5, 6), 9, 6, "the first turn of a conversation")
-    check_computed(engine, (*text, 7, 8, 9), 1, 6, "its second turn, after 9 new tokens")
-
-
-def check_computed(
-    engine: InferenceEngine, prompt: tuple[int, ...], num_new: int, expected: int, what: str
-) -> tuple[int, ...]:
-    """The text of a request. Raises BrokenContract unless it computes so many tokens of its prompt."""
-    before = engine.stats().counters.prefill_tokens
-    (completion,) = engine.generate([prompt], SamplingParams(num_new, stop_on_eos=False))
-    computed = engine.stats().counters.prefill_tokens - before
-    if computed != expected:
-        raise BrokenContract(
-            f"{COMPUTED}: of {what} ({len(prompt)} tokens, blocks of {BLOCK_SIZE}) {computed} tokens are "
-            f"computed, expected {expected}."
-        )
-    return (*prompt, *completion.token_ids)
+    what = [f"question {i} behind a system prompt" for i in range(4)]
+    what += ["the first turn of a conversation", "its second turn, after 9 new tokens"]
+    for block_size in (BLOCK_SIZE, 3):
+        engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size, 40))
+        talk = partial(converse, engine, (), params=SamplingParams(9, stop_on_eos=False))
+        turns = [turn for i in range(4) for turn in talk([(*SYSTEM, 60 + i, 70, 80)])]
+        turns += talk([(1, 2, 3, 4, 5, 6), (7, 8, 9)])
+        for which, turn, expected in zip(what, turns, (27, 3, 3, 3, 6, 6), strict=True):
+            if turn.computed != expected:
+                raise BrokenContract(
+                    f"{COMPUTED}: of {which} ({turn.prompt_tokens} tokens, blocks of {block_size}) "
+                    f"{turn.computed} tokens are computed, expected {expected}."
+                )
 
 
 def wrong_text(engine: InferenceEngine) -> str:

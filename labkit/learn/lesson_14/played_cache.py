@@ -34,21 +34,21 @@ class PlayedCache:
         if block_key and hasattr(self.cache, "block_key"):
             self.cache.block_key = block_key
 
-    def held(self, token_ids: Sequence[int], begins: InferenceSession | None = None) -> InferenceSession:
-        """A session that holds a text in blocks of its own, after those of a session that it begins with."""
+    def kept(self, token_ids: Sequence[int], begins: InferenceSession | None = None) -> InferenceSession:
+        """A session that holds a text in blocks of its own, after those of a session that it begins with. The
+        cache has kept it."""
         session = begins.fork() if begins else InferenceSession(self.manager)
         num_layers, _, num_heads, _, head_dim = self.manager.k_cache.shape
         new = torch.zeros(num_layers, num_heads, len(token_ids) - session.num_tokens, head_dim)
         session.append_prompt(new.to(self.manager.k_cache), new.to(self.manager.v_cache))
         for place, block_id in enumerate(session.block_ids_per_layer[0]):
             self.written[block_id] = tuple(token_ids[: (place + 1) * BLOCK_SIZE])
+        self.cache.keep_text(token_ids, session.block_ids_per_layer)
         return session
 
     def keep(self, token_ids: Sequence[int]) -> None:
         """A request with this text comes and goes."""
-        session = self.held(token_ids)
-        self.cache.keep_text(token_ids, session.block_ids_per_layer)
-        session.release()
+        self.kept(token_ids).release()
 
     def found(self, token_ids: Sequence[int], contract: str) -> int:
         """How many tokens of a text the cache finds.

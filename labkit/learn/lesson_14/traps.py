@@ -45,13 +45,8 @@ class ParentsFirst(BlockCache):
 class TakesWhatIsUsed(BlockCache):
     """Evicts a block although a request holds it."""
 
-    def evict_one(self) -> bool:
-        parents = {entry.parent for entry in self}
-        for entry in self:
-            if entry not in parents:
-                self.drop(entry)
-                return True
-        return False
+    def num_holders(self, entry: CachedBlock) -> int:
+        return 1
 
 
 ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)

@@ -4,8 +4,10 @@ A kernel is first called on random shapes, the smallest ones first, then it take
 on rung 14, in small random Llamas, and every token must be the one that transformers makes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from labkit.bench.parity import transformers_tokens
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import Part
-from labkit.engine.step.lanes import LanedDeviceStep
+from labkit.engine.step.lanes import NUM_LANES, Lane, LanedDeviceStep
+from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import paged_attention_append_plain
 from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
@@ -36,11 +39,11 @@ from labkit.learn.lesson_15.draws import (
 )
 from labkit.learn.lesson_15.steps import MyAttention, ReadersNormLinear, launch_linear, with_mine
 from labkit.learn.steps import noted
-from labkit.model import LanguageModel
+from labkit.model import LanguageModel, Network
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.watch import record_accesses
-from labkit.watch.accesses import READ, WRITE
+from labkit.watch.accesses import READ, WRITE, KernelRun
 from labkit.watch.launches import device_step_of
 
 # Few prompts with few tokens each: a CPU interprets the reader's kernels, program by program.
@@ -60,32 +63,27 @@ CONFIGS = (  # heads of 4 and of 6, groups of 2 and of 3; an eps that tokens dep
 
 
 @cache
-def model_of(config: LlamaConfig) -> LanguageModel:
-    return small_model(config=config)
+def model_of(config: LlamaConfig) -> tuple[LanguageModel, list[tuple[int, ...]]]:
+    """A random model, and transformers' tokens of it after PROMPTS."""
+    model = small_model(config=config)
+    return model, transformers_tokens(model, PROMPTS, NUM_TOKENS)
 
 
-@cache
-def transformers_of(config: LlamaConfig) -> list[tuple[int, ...]]:
-    return transformers_tokens(model_of(config), PROMPTS, NUM_TOKENS)
-
-
-def engine_of(model: LanguageModel, step: Part, dtype: torch.dtype = torch.float32) -> InferenceEngine:
+def engine_of(model: LanguageModel, step: Part) -> InferenceEngine:
     """An engine of the finished rung with this step, a `LanedDeviceStep`, in blocks of 4."""
-    cache_of_4 = CacheConfig(block_size=4, prefix_cache=False)
-    parts = {"latency": step}
-    return InferenceEngine(
-        model, FINISHED.options, device=device(), dtype=dtype, cache=cache_of_4, parts=parts
-    )
+    settings = {"dtype": torch.float32, "cache": CacheConfig(block_size=4, prefix_cache=False)}
+    return InferenceEngine(model, FINISHED.options, device=device(), parts={"latency": step}, **settings)
 
 
 def right_tokens(step: Part) -> None:
     """Raise BrokenContract unless an engine with this step makes transformers' tokens."""
     for config in CONFIGS:
-        engine = engine_of(model_of(config), step)
+        model, right = model_of(config)
+        engine = engine_of(model, step)
         done = engine.generate(PROMPTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
         engine.check_integrity()
-        for prompt, each, wanted in zip(PROMPTS, done, transformers_of(config), strict=True):
-            pairs = enumerate(zip(each.token_ids, wanted, strict=True))
+        for prompt, each, wanted in zip(PROMPTS, done, right, strict=True):
+            pairs = enumerate(zip_longest(each.token_ids, wanted, fillvalue=f"none ({each.error})"))
             for place, (token, expected) in ((i, pair) for i, pair in pairs if pair[0] != pair[1]):
                 raise BrokenContract(
                     f"tokens are transformers': of a Llama with {config.num_heads} heads over "
@@ -111,6 +109,19 @@ def report_on(step: str, kernel: Any, trial: Callable[[], None], **kernels: Any)
     return noted(proven(step, [trial, in_engine], proof), "15", step, kernel)
 
 
+@contextmanager
+def inside_of_tensors(words: str, always: bool = False) -> Iterator[list[KernelRun]]:
+    """Launches inside the block are recorded on a CPU, or always. Raises BrokenContract where one touches
+    what is none of its tensors', if nothing else is wrong."""
+    with record_accesses() if always or device().type == "cpu" else nullcontext([]) as runs:
+        yield runs
+    for stray in chain.from_iterable(run.strays() for run in runs):
+        raise BrokenContract(
+            f"a program touches nothing but its tensors: {words}, program {stray.program} has a {stray.kind} "
+            f"at offset {stray.offset} of {stray.tensor}. A mask says which numbers of a tile are there."
+        )
+
+
 # --- products behind an RMSNorm -----------------------------------------------------------------------------
 
 RMS = "an RMSNorm divides each row by sqrt(mean(x^2) + eps)"
@@ -120,8 +131,18 @@ RMS_HINT = (
 )
 
 
-def made_by(kernel: Any, product: Product) -> Tensor:
-    return launch_linear(kernel, product.x, row_statistics(product.x, product.width), product.layer)
+def check_product(
+    contract: str,
+    kernel: Any,
+    product: Product,
+    expected: Tensor,
+    lookalikes: Mapping[str, Tensor],
+    hint: str,
+) -> None:
+    """Raise BrokenContract unless a kernel makes the expected numbers of a product, and touches no others."""
+    with inside_of_tensors(product.words):
+        made = launch_linear(kernel, product.x, row_statistics(product.x, product.width), product.layer)
+        check_numbers(contract, product.words, made, expected, lookalikes, hint)
 
 
 def check_rms_linear(kernel: Any) -> Report:
@@ -129,9 +150,7 @@ def check_rms_linear(kernel: Any) -> Report:
 
     def trial() -> None:
         for product in products(is_gated=False):
-            expected = product.times((product.mean_of_squares + product.layer.eps).rsqrt())
-            alike = rms_lookalikes(product)
-            check_numbers(RMS, product.words, made_by(kernel, product), expected, alike, RMS_HINT)
+            check_product(RMS, kernel, product, product.normed, rms_lookalikes(product), RMS_HINT)
 
     return report_on("rms_linear", kernel, trial, rms_linear=kernel)
 
@@ -144,11 +163,9 @@ def check_gated_linear(kernel: Any) -> Report:
 
     def trial() -> None:
         for product in products(is_gated=True):
-            normed = product.times((product.mean_of_squares + product.layer.eps).rsqrt())
-            gate, up = normed[:, 0::2], normed[:, 1::2]
-            as_it_is = product.times(torch.ones_like(product.mean_of_squares))
+            gate, up = product.normed[:, 0::2], product.normed[:, 1::2]
             alike = {
-                "Nothing is normalized: fill in step 1 first.": as_it_is[:, 1::2],
+                "Nothing is normalized: fill in step 1 first.": product.times(1)[:, 1::2],
                 "This is `up`: nothing goes through the gate yet.": up,
                 "Here silu is on the wrong half: of each pair, the first is the gate.": gate * F.silu(up),
                 "silu(x) is x * sigmoid(x): the gate's own number is missing.": gate.sigmoid() * up,
@@ -156,7 +173,7 @@ def check_gated_linear(kernel: Any) -> Report:
                 "The gate is multiplied by up, not added to it.": F.silu(gate) + up,
             }
             hint = "gate and up are what `rms_scaled` made, in pairs: silu(gate) is gate * sigmoid(gate)."
-            check_numbers(GATE, product.words, made_by(kernel, product), F.silu(gate) * up, alike, hint)
+            check_product(GATE, kernel, product, F.silu(gate) * up, alike, hint)
 
     return report_on("gated_linear", kernel, trial, gated_linear=kernel)
 
@@ -176,10 +193,12 @@ def check_rotation(kernel: Any) -> Report:
 
     def trial() -> None:
         for heads in drawn_heads():
-            (out, key), (right, right_key) = map(heads.attended, (attention, paged_attention_append_plain))
+            right, right_key = heads.attended(paged_attention_append_plain)
             where = f"{heads.words}, of the key that is stored"
-            check_numbers(ROTATION, where, key, right_key, rotation_lookalikes(heads), ROTATION_HINT)
-            check_numbers(ROTATION, f"{heads.words}, of the attention", out, right, {}, ROTATION_HINT)
+            with inside_of_tensors(heads.words):
+                out, key = heads.attended(attention)
+                check_numbers(ROTATION, where, key, right_key, rotation_lookalikes(heads), ROTATION_HINT)
+                check_numbers(ROTATION, f"{heads.words}, of the attention", out, right, {}, ROTATION_HINT)
 
     return report_on("rotation", kernel, trial, head=kernel)
 
@@ -198,19 +217,18 @@ def check_group(kernel: Any) -> Report:
 
     def trial() -> None:
         for heads in drawn_heads():
-            with record_accesses() as runs:
+            with inside_of_tensors(heads.words, always=True) as runs:
                 out, _ = heads.attended(attention)
-            unwritten = out.isnan().all(-1).nonzero().tolist()
-            if unwritten:
-                group = heads.query.shape[1] // heads.key.shape[1]
-                raise BrokenContract(
-                    f"{GROUP}: {heads.words}, no program writes query head {unwritten[0][1]}. A request has "
-                    f"one program per head of keys, so each program serves {group} query heads."
-                )
-            check_writers(heads, runs[0])
-            right, _ = heads.attended(paged_attention_append_plain)
-            check_numbers(GROUP, heads.words, out, right, group_lookalikes(heads), GROUP_HINT)
-            check_reads(heads, runs[0])
+                for _, h in out.isnan().all(-1).nonzero().tolist():
+                    group = heads.query.shape[1] // heads.key.shape[1]
+                    raise BrokenContract(
+                        f"{GROUP}: {heads.words}, no program writes query head {h}. A request has one "
+                        f"program per head of keys, so each program serves {group} query heads."
+                    )
+                check_writers(heads, runs[0])
+                right, _ = heads.attended(paged_attention_append_plain)
+                check_numbers(GROUP, heads.words, out, right, group_lookalikes(heads), GROUP_HINT)
+                check_reads(heads, runs[0])
         check_precision(kernel)
         check_dots(kernel, at_least=2)
 
@@ -250,7 +268,12 @@ def check_step(step: type) -> Report:
     """Whether an engine with this step makes transformers' tokens, by the reader's own kernels."""
 
     def is_mine() -> None:
-        made = device_step_of(engine_of(model_of(CONFIGS[0]), step))
+        def apart(slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> LanedDeviceStep:
+            """The step, of lanes of which each has a function of its own, on a CPU, too."""
+            own = [Lane(a, k._replace(linear_residual=partial(k.linear_residual))) for a, k in lanes]
+            return step(slots, network, own)
+
+        made = device_step_of(engine_of(model_of(CONFIGS[0])[0], apart))
         if not isinstance(made, LanedDeviceStep):
             raise BrokenContract(f"the step is a `LanedDeviceStep`, as rung 14's: it is {shown(made)}.")
         linears = [half.kernels.norm_linear for half in made.halves]
@@ -265,6 +288,11 @@ def check_step(step: type) -> Report:
             raise BrokenContract(
                 f"the engine's layers go through your kernels: {', '.join(missing)} not among them. Hand "
                 "`with_mine(lane, ...)` of each lane on, with all three."
+            )
+        if len({half.kernels.linear_residual for half in made.halves}) < NUM_LANES:
+            raise BrokenContract(
+                "no lane has another's workspaces: two halves launch the kernels of one lane, or there is "
+                "one half. Make `with_mine(lane, ...)` of each lane."
             )
 
     trials = [partial(right_tokens, step), is_mine]

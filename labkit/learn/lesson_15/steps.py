@@ -3,6 +3,7 @@
 B requests, H heads of queries, G heads of keys and values, D head size, N blocks.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.lanes import Lane
-from labkit.kernels import HeadTransform, NormLinear, RowStatistics
+from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.triton_runtime import INTERPRETED, require_triton, tl, triton
 from labkit.learn.lesson_09.steps import TILE, grid_of, load_tile
 
@@ -70,7 +71,9 @@ def launch_linear(
     (M, K), N = x.shape, len(layer.weight)
     tile = tile_for(N, K)
     num_parts = statistics.parts.shape[1]
-    out = x.new_full((M, N // 2 if layer.is_gated else N), torch.nan)
+    # What no program writes shows, and a kernel without a gate has room where one with a gate belongs.
+    num_out = N // 2 if layer.is_gated else N
+    out = x.new_full((M * N,), torch.nan)[: M * num_out].view(M, num_out)
     kernel[grid_of(M, N, tile)](
         x,
         statistics.parts,
@@ -150,54 +153,42 @@ def attend_one(
     return acc / total[:, None]
 
 
+@dataclass(frozen=True)
 class MyAttention:
     """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`.
 
     per_group: whether there is a program per request and head of keys, else one per request and query head.
     """
 
-    def __init__(self, kernel: Any, per_group: bool) -> None:
-        self.kernel = kernel
-        self.per_group = per_group
+    kernel: Any
+    per_group: bool
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-        transform: HeadTransform | None = None,
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *cached: Any) -> Tensor:
         """Takes and returns what a `PagedAttentionAppend` does; the transform has angles and no norms. Raises
         ValueError for another one, and TritonUnavailableError where no kernel runs."""
         require_triton()
-        if transform is None or transform.cos is None or transform.query_norm is not None:
+        k_cache, v_cache, block_table, *rows, _, transform = cached
+        if getattr(transform, "cos", None) is None or transform.query_norm is not None:
             raise ValueError("lesson 15's attention rotates heads, and norms none")
-        (B, H, D), G = query.shape, key_new.shape[1]
+        (B, H, D), G = query.shape, key.shape[1]
         blocks = {"BLOCK_R": max(LEAST_SIDE, triton.next_power_of_2(H // G))} if self.per_group else {}
         # What no program writes shows, and rows that a mask forgets have room behind the last head.
         room = query.new_full((B * H + blocks.get("BLOCK_R", 0), D), torch.nan)
         out = room[: B * H].view(B, H, D)
         self.kernel[(B, G if self.per_group else H)](
             query.contiguous(),
-            key_new.contiguous(),
-            value_new.contiguous(),
-            k_cache_layer,
-            v_cache_layer,
+            key.contiguous(),
+            value.contiguous(),
+            k_cache,
+            v_cache,
             block_table,
-            context_lens,
-            slot_mapping,
+            *rows,
             transform.cos,
             transform.sin,
             out,
             H,
             D,
-            k_cache_layer.shape[2],
+            k_cache.shape[2],
             block_table.stride(0),
             D**-0.5,
             GROUP=H // G,
@@ -211,16 +202,16 @@ class MyAttention:
 # --- in an engine's step ------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class ReadersNormLinear:
     """A step's `norm_linear` with the reader's kernels in the places of the package's.
 
     plain, gated: for layers without a gate, and with one; None leaves the package's.
     """
 
-    def __init__(self, package: Any, plain: Any, gated: Any) -> None:
-        self.package = package
-        self.plain = plain
-        self.gated = gated
+    package: Any
+    plain: Any
+    gated: Any
 
     def __call__(
         self, x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False, **how: Any

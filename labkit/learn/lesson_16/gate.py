@@ -4,13 +4,15 @@ T tokens in the cache, H heads, D head size.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, partial
-from itertools import cycle
-from typing import NamedTuple
+from itertools import chain, count
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import NO_PARTS
 from labkit.kernels.eight_bit import LEAST_SCALE, ZERO, scales_of
@@ -24,6 +26,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 Bound = Callable[[Tensor, Tensor, Tensor], Tensor]
 MOST = 127
 NUM_DRAWS = 20
+SIZES = (0.01, 0.1, 1e-30, 100, 1e-9)  # of heads
 MOVES = (0.001, 0.3, 0.9)  # of a score by half a step of its key: the parts of a bound count in turn
 TEXTS = ("To be, or not to be", "O Romeo", "The king is")
 NUM_TOKENS = 8
@@ -33,12 +36,12 @@ NUM_TOKENS = 8
 
 
 def drawn_heads() -> Iterator[tuple[str, Tensor]]:
-    """Random heads [T, H, D], and in words what there is to see in them. Small ones first; one has a token
-    that is far larger, one a head of zeros."""
+    """Random heads [T, H, D] and [H, D], and in words what there is to see in them. Few first; some have a
+    token that is far larger, some a head of zeros."""
     numbers = torch.Generator().manual_seed(16)
     for draw in range(NUM_DRAWS):
         T, H, D = 1 + draw % 4, 1 + draw % 3, 2 + 3 * draw
-        heads = torch.randn(T, H, D, generator=numbers) * 10.0 ** (draw % 5 - 2)
+        heads = torch.randn(T, H, D, generator=numbers) * SIZES[draw % len(SIZES)]
         words = "random values"
         if draw % 3 == 1:
             heads[-1] *= 1000
@@ -46,47 +49,55 @@ def drawn_heads() -> Iterator[tuple[str, Tensor]]:
         if draw % 3 == 2:
             heads[0, 0] = 0
             words = "random values, and zeros in the first head"
-        yield f"heads [{T}, {H}, {D}] of {words}", heads
+        for each in (heads, heads.flip(-1) / 3, heads[-1]):  # two calls of one shape, and one without tokens
+            yield f"heads {list(each.shape)} of {words}", each
 
 
 def check_quantize(quantize: Quantize) -> Report:
-    """Whether a function makes whole numbers with a scale per token and head, off by half a scale at most."""
+    """Whether a function makes whole numbers with a scale per token and head, off by half a scale at most,
+    also where scales are rounded as the cache keeps them."""
 
     def trial() -> None:
-        for words, heads in drawn_heads():
-            numbers, scales = quantize(heads)
-            check_shape("numbers", numbers, heads.shape)
-            check_shape("scales", scales, heads.shape[:-1])
-            if not numbers.isfinite().all():
-                raise BrokenContract(
-                    f"zeros stay zeros: of {words}, a number is {first_wrong(numbers, numbers.isfinite())}. "
-                    "The largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0."
-                )
-            if (scales < LEAST_SCALE).any():
-                raise BrokenContract(
-                    f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number "
-                    "may be taken for 0."
-                )
-            if (numbers != numbers.round()).any() or numbers.abs().max() > MOST:
-                raise BrokenContract(
-                    f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is "
-                    f"{first_wrong(numbers, (numbers == numbers.round()) & (numbers.abs() <= MOST)):g}."
-                )
-            error = (numbers.double() * scales.double()[..., None] - heads.double()).abs()
-            allowed = heads.double().abs().amax(-1, keepdim=True) / MOST * 0.51
-            if (error > allowed).any():
-                place = (error > allowed).nonzero()[0].tolist()
-                raise BrokenContract(
-                    f"a value is off by half a step of its own head at most: of {words}, value {place} is "
-                    f"{heads[tuple(place)]:.4g} and reads as "
-                    f"{(numbers * scales[..., None])[tuple(place)]:.4g}. The largest value of head "
-                    f"{place[:2]} is {heads[tuple(place[:2])].abs().max():.4g}, so its step is a {MOST}th of "
-                    "that."
-                )
+        for kept in (torch.float32, torch.bfloat16):
+            for words, heads in drawn_heads():
+                check_heads(quantize, heads, words, kept)
         check_bad_values(quantize)
 
     proof = f"{NUM_DRAWS} random draws, each value off by half a step at most."
     return noted(proven("my_quantize", [trial], proof), "16", "my_quantize", quantize)
+
+
+def check_heads(quantize: Quantize, heads: Tensor, words: str, kept: torch.dtype) -> None:
+    """Raise BrokenContract unless heads are whole numbers and scales near to what they were, with scales kept
+    as `kept`."""
+    made = answer_of(quantize, heads)
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise BrokenContract(f"numbers and scales are two tensors: it returned {shown(made)}.")
+    numbers, scales = made
+    check_shape("numbers", numbers, heads.shape)
+    check_shape("scales", scales, heads.shape[:-1])
+    for number in numbers[~numbers.isfinite()].tolist():
+        raise BrokenContract(
+            f"zeros stay zeros: of {words}, a number is {number}. The largest value of a head of zeros is 0, "
+            "and 0 / 0 is no number: keep scales above 0."
+        )
+    if (scales < LEAST_SCALE).any():
+        raise BrokenContract(
+            f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number may be "
+            "taken for 0."
+        )
+    for number in numbers[(numbers != numbers.round()) | (numbers.abs() > MOST)].tolist():
+        raise BrokenContract(f"numbers are whole, from -{MOST} to {MOST}: of {words}, there is {number:g}.")
+    read = numbers.double() * scales.to(kept).double()[..., None]
+    largest = heads.double().abs().amax(-1, keepdim=True).expand(heads.shape)
+    for place in ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist():
+        *head, _ = index = tuple(place)
+        how = " by its scale in bfloat16" if kept == torch.bfloat16 else ""
+        raise BrokenContract(
+            f"a value is off by half a step of its own head at most: of {words}, value {place} is "
+            f"{heads[index]:.4g} and reads{how} as {read[index]:.4g}. The largest value of head {head} is "
+            f"{largest[index]:.4g}, so its step is a {MOST}th of that."
+        )
 
 
 def check_bad_values(quantize: Quantize) -> None:
@@ -104,15 +115,21 @@ def check_bad_values(quantize: Quantize) -> None:
             )
 
 
-def check_shape(name: str, tensor: Tensor, shape: torch.Size) -> None:
-    """Raise BrokenContract for another shape."""
-    if tensor.shape != shape:
-        raise BrokenContract(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}.")
+def answer_of(function: Callable, *given: Tensor) -> object:
+    """What a function makes of tensors. Raises BrokenContract if it changes one of them."""
+    copies = [tensor.clone() for tensor in given]
+    made = function(*copies)
+    if any(not torch.equal(*pair) for pair in zip(copies, given, strict=True)):
+        raise BrokenContract("what a function is given stays as it was: it changed a tensor in place.")
+    return made
 
 
-def first_wrong(numbers: Tensor, is_right: Tensor) -> float:
-    """The first number that is not right."""
-    return numbers[~is_right][0].item()
+def check_shape(name: str, made: object, shape: torch.Size) -> None:
+    """Raise BrokenContract for what is no tensor of this shape."""
+    if not isinstance(made, Tensor):
+        raise BrokenContract(f"{name} is a tensor of shape {list(shape)}: it is {shown(made)}.")
+    if made.shape != shape:
+        raise BrokenContract(f"{name} has shape {list(made.shape)}, expected {list(shape)}.")
 
 
 # --- step 2: attention ----------------------------------------------------------------------------------
@@ -138,19 +155,14 @@ def draws() -> Iterator[Draw]:
     numbers = torch.Generator().manual_seed(17)
     for draw in range(NUM_DRAWS):
         T, H, D = 2 + 2 * draw, 1 + draw % 3, (4, 8, 16)[draw % 3]
-
-        def whole(*shape: int) -> Tensor:
-            return torch.randint(-MOST, MOST + 1, shape, generator=numbers).float()
-
-        query, key_scales, value_scales = (
-            torch.randn(H, D, generator=numbers),
-            *(10 ** (-1 - torch.rand(2, H, T, generator=numbers) * 4)),
-        )
-        yield Draw(query, whole(H, T, D), key_scales / 4, whole(H, T, D), value_scales)
+        query = torch.randn(H, D, generator=numbers)
+        key_scales, value_scales = 10 ** (-1 - torch.rand(2, H, T, generator=numbers) * 4)
+        keys, values = torch.randint(-MOST, MOST + 1, (2, H, T, D), generator=numbers).float()
+        yield Draw(query, keys, key_scales / 4, values, value_scales)
 
 
-def attention_in_float64(draw: Draw) -> Tensor:
-    """The definition: every key and value times its scale, and then softmax attention [H, D]."""
+def attention_in_float64(*draw: Tensor) -> Tensor:
+    """The definition, of a `Draw`: every key and value times its scale, and then softmax attention [H, D]."""
     query, keys, key_scales, values, value_scales = (each.double() for each in draw)
     keys, values = keys * key_scales[..., None], values * value_scales[..., None]
     scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
@@ -161,25 +173,24 @@ def lookalikes(draw: Draw) -> dict[str, Tensor]:
     """By a sentence, what a likely mistake makes of a draw."""
     query, keys, key_scales, values, value_scales = (each.double() for each in draw)
     scores = (keys @ query[..., None])[..., 0] * query.shape[-1] ** -0.5
-    weights = (scores * key_scales).softmax(-1)
+    weights, without_keys = (scores * key_scales).softmax(-1), scores.softmax(-1)
+    swapped, both = (scores * value_scales).softmax(-1), key_scales * value_scales
     scaled = weights * value_scales
-    return {
-        "The whole numbers were taken as they are: no scale is used yet.": mean(scores.softmax(-1), values),
+    made_of = {
+        "The whole numbers were taken as they are: no scale is used yet.": without_keys,
         "The scales of the keys are missing: a score is the product of query and number, times the token's "
-        "scale.": mean(scores.softmax(-1) * value_scales, values),
-        "The scales of the values are missing.": mean(weights, values),
-        "The scales are swapped: the key's belongs to the score, the value's to the weight.": mean(
-            (scores * value_scales).softmax(-1) * key_scales, values
+        "scale.": without_keys * value_scales,
+        "The scales of the values are missing.": weights,
+        "The scales are swapped: the key's belongs to the score, the value's to the weight.": swapped
+        * key_scales,
+        "Both scales are inside of the softmax, and the value's belongs behind it.": (scores * both).softmax(
+            -1
         ),
-        "Both scales are inside of the softmax, and the value's belongs behind it.": mean(
-            (scores * key_scales * value_scales).softmax(-1), values
-        ),
-        "Both scales are behind the softmax, and the key's belongs inside.": mean(
-            scores.softmax(-1) * key_scales * value_scales, values
-        ),
+        "Both scales are behind the softmax, and the key's belongs inside.": without_keys * both,
         "The weights no longer add up to 1 when they have their scales, and must not: do not divide by "
-        "their sum again.": mean(scaled / scaled.sum(-1, keepdim=True), values),
+        "their sum again.": scaled / scaled.sum(-1, keepdim=True),
     }
+    return {sentence: mean(weights, values) for sentence, weights in made_of.items()}
 
 
 def mean(weights: Tensor, values: Tensor) -> Tensor:
@@ -192,12 +203,12 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
     reader's functions goes on as rung 16."""
 
     def trial() -> None:
-        for draw in draws():
-            made, expected = attend(*draw), attention_in_float64(draw)
+        again = ((draw, draw._replace(query=-draw.query)) for draw in draws())  # two calls of one shape
+        for draw in chain.from_iterable(again):
+            made, expected = answer_of(attend, *draw), attention_in_float64(*draw)
             check_shape("the result", made, expected.shape)
             close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
-            if not close.all():
-                place = (~close).nonzero()[0].tolist()
+            for place in (~close).nonzero().tolist():
                 alike = [s for s, other in lookalikes(draw).items() if torch.allclose(made.double(), other)]
                 raise BrokenContract(
                     f"a score is multiplied by its key's scale, a weight by its value's: {draw.words}, value "
@@ -214,27 +225,17 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
     return noted(report, "16", "my_attend", attend)
 
 
+@dataclass(frozen=True)
 class EightBitAttention:
     """The reader's two functions as one `PagedAttentionAppend`, a request at a time: the new token's key and
     value are quantized and stored, and attended to with those that are there."""
 
-    def __init__(self, quantize: Quantize, attend: Attend) -> None:
-        self.quantize = quantize
-        self.attend = attend
+    quantize: Quantize
+    attend: Attend
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-    ) -> Tensor:
-        out, block_size = torch.zeros_like(query), k_cache_layer.shape[2]
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, *cached: Any) -> Tensor:
+        k_cache, v_cache, block_table, context_lens, slot_mapping, _ = cached
+        out, block_size = torch.zeros_like(query), k_cache.shape[2]
         for b, slot in enumerate(slot_mapping.tolist()):
             length = int(context_lens[slot])
             if length < 0:  # a row that pads the batch
@@ -242,14 +243,13 @@ class EightBitAttention:
             blocks = block_table[slot, : length // block_size + 1].long()
             place = blocks[-1], slice(None), length % block_size
             read = []
-            for cache_layer, new in ((k_cache_layer, key_new[b]), (v_cache_layer, value_new[b])):
+            for pool, new in ((k_cache, key[b]), (v_cache, value[b])):
                 numbers, scales = self.quantize(new.float())
-                cache_layer[place] = (numbers.nan_to_num(0) + ZERO).to(torch.uint8)
-                scales_of(cache_layer)[place] = scales.bfloat16()
-                kept = cache_layer[blocks].transpose(0, 1).flatten(1, 2)[:, : length + 1]
-                read.append(kept.float() - ZERO)
-                kept_scales = scales_of(cache_layer)[blocks].transpose(0, 1).flatten(1, 2)
-                read.append(kept_scales[:, : length + 1].float())
+                pool[place] = (numbers.nan_to_num(0) + ZERO).to(torch.uint8)
+                scales_of(pool)[place] = scales.bfloat16()
+                for kept, zero in ((pool, ZERO), (scales_of(pool), 0)):
+                    tokens = kept[blocks].transpose(0, 1).flatten(1, 2)[:, : length + 1]
+                    read.append(tokens.float() - zero)
             out[b] = self.attend(query[b].float(), *read).to(query.dtype)
         return out
 
@@ -296,11 +296,13 @@ def bound(query: Tensor, key_scales: Tensor, value_scales: Tensor) -> Tensor:
     return value_scales.amax(-1) * (0.5 + (torch.exp(2 * score) - 1) * 128)
 
 
-def with_two_that_count(draw: Draw, moves: float) -> Draw:
-    """A draw in which two tokens have most of the weight, and half a step of all of a key's values moves its
-    score by so much. The values are the largest there are, of one sign in every other token."""
+def with_two_that_count(draw: Draw, first: int) -> Draw:
+    """A draw in which two tokens have most of the weight and the largest scales, and half a step of all of a
+    key's values moves its score by one of MOVES: in the first head by number `first`. The values are the
+    largest there are, of one sign in every other token."""
     (H, D), T = draw.query.shape, draw.keys.shape[1]
-    counts = torch.arange(T) < 2
+    counts = (torch.arange(T) - (T - 1) / 2).abs() < 1  # those in the middle
+    moves = torch.tensor([MOVES[(first + h) % len(MOVES)] for h in range(H)])[:, None]
     step = 2 * moves * D**0.5 / draw.query.abs().sum(-1, keepdim=True)
     keys = torch.where(counts[:, None], 3 * draw.query.sign()[:, None], draw.keys / 50).round()
     sign = torch.where(torch.arange(T) % 2 == 0, 1.0, -1.0)
@@ -309,7 +311,7 @@ def with_two_that_count(draw: Draw, moves: float) -> Draw:
         keys=keys,
         key_scales=step * torch.where(counts, 1.0, 1e-3),
         values=MOST * sign[None, :, None].expand(draw.values.shape),
-        value_scales=draw.value_scales.amax(-1, keepdim=True).expand(H, T),
+        value_scales=draw.value_scales.amax(-1, keepdim=True) * torch.where(counts, 1.0, 1e-3),
     )
 
 
@@ -330,21 +332,19 @@ def check_bound(given: Bound) -> Report:
 
     def trial() -> None:
         numbers = torch.Generator().manual_seed(18)
-        for draw in map(with_two_that_count, draws(), cycle(MOVES)):
-            said = given(draw.query, draw.key_scales, draw.value_scales)
+        for draw in map(with_two_that_count, draws(), count()):
+            said = answer_of(given, draw.query, draw.key_scales, draw.value_scales)
             check_shape("the bound", said, draw.query.shape[:1])
             for direction, generator in (("at random", numbers), ("so that all errors add up", None)):
-                true = attention_in_float64(before_quantizing(draw, generator))
-                error = (attention_in_float64(draw) - true).abs().amax(-1)
-                if (error > said).any():
-                    h = (error > said).nonzero()[0].item()
+                true = attention_in_float64(*before_quantizing(draw, generator))
+                error = (attention_in_float64(*draw) - true).abs().amax(-1)
+                for (h,) in (~(error <= said)).nonzero().tolist():  # or where a bound is no number
                     raise BrokenContract(
                         f"no error is larger than the bound: {draw.words}, rounded {direction}, head {h} is "
                         f"off by {error[h]:.5f}, and the bound says {said[h]:.5f}."
                     )
             least = bound(draw.query, draw.key_scales, draw.value_scales)
-            if (said > 4 * least).any():
-                h = (said > 4 * least).nonzero()[0].item()
+            for (h,) in (said > 4 * least).nonzero().tolist():
                 raise BrokenContract(
                     f"a bound says how large an error can be, and not much more: {draw.words}, head {h} is "
                     f"bounded by {said[h]:.5f}, and {least[h]:.5f} can be shown."
@@ -356,10 +356,6 @@ def check_bound(given: Bound) -> Report:
 
 def texts_of(quantize: Quantize) -> dict[str, str]:
     """How an engine of rung 16 that quantizes so, as it decodes, goes on with TEXTS."""
-
-    def attend(*draw: Tensor) -> Tensor:
-        return attention_in_float64(Draw(*draw)).float()
-
     decode = trained_model().tokenizer.decode
-    made = texts_with(EightBitAttention(quantize, attend))
+    made = texts_with(EightBitAttention(quantize, attention_in_float64))
     return dict(zip(TEXTS, map(decode, made), strict=True))
