@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.kernels.ngram_drafts import NO_DRAFT
 from labkit.kernels.verify_rows import NOT_MADE
 from labkit.learn.exercise import BrokenContract
@@ -41,7 +42,7 @@ def drawn_texts() -> Iterator[Texts]:
         texts = torch.randint(2 + draw % 4, (B, W), generator=numbers)
         lens = torch.randint(2, W + 1, (B,), generator=numbers)
         limits = torch.randint(1, 5, (B,), generator=numbers) if draw % 2 else torch.full((B,), 4)
-        yield Texts(texts, lens, limits, 4)
+        yield Texts(texts, lens, limits - draw // 40, 4 + draw // 20)
 
 
 def lookup(
@@ -118,8 +119,8 @@ def check_drafts(find: Drafts) -> Report:
 def rows_of(find: Drafts) -> Iterator[Row]:
     """Every text that was drawn, and the drafts that a function finds for it."""
     for draw in drawn_texts():
-        made = find(*draw)
-        check_shape("the result", made, (len(draw.lens), draw.num_drafts))
+        made = find(draw.texts.clone(), draw.lens.clone(), draw.limits.clone(), draw.num_drafts)
+        check_shape(made, (len(draw.lens), draw.num_drafts))
         for b, drafts in enumerate(made.tolist()):
             yield draw.texts[b].tolist(), int(draw.lens[b]), int(draw.limits[b]), drafts
 
@@ -158,11 +159,11 @@ def check_on_device(part: Callable, *, sizes: Sequence[tuple[int, int]] = ((1, 8
         with torch.device("meta"), OperatorCounter() as counter:
             try:
                 part(texts, lens, lens, 4)
-            except (NotImplementedError, RuntimeError) as error:
+            except (NotImplementedError, RuntimeError, TypeError) as error:
                 raise BrokenContract(
                     "no value is read on the host, which would wait for the GPU: with tensors that have no "
                     f"values, the function raised {type(error).__name__}. Leave out `.item()`, `.tolist()`, "
-                    "`if` and masks as an index."
+                    "`.numpy()`, `if` and masks as an index."
                 ) from error
         counted.append(counter.operators)
     if counted[0] != counted[1]:
@@ -174,13 +175,13 @@ def check_on_device(part: Callable, *, sizes: Sequence[tuple[int, int]] = ((1, 8
         )
 
 
-def check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
     """Raise BrokenContract for another shape, or values that are not whole numbers."""
-    if tuple(tensor.shape) != shape or tensor.dtype != torch.int64:
-        raise BrokenContract(
-            f"{name} is int64 {list(shape)}: it is {str(tensor.dtype).removeprefix('torch.')} "
-            f"{list(tensor.shape)}."
-        )
+    found = shown(tensor)
+    if isinstance(tensor, Tensor):
+        found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    if found != (expected := f"int64 {list(shape)}"):
+        raise BrokenContract(f"the result is {expected}: it is {found}.")
 
 
 # --- step 2: which are kept -----------------------------------------------------------------------------
@@ -217,13 +218,13 @@ def check_accepted(accepted: Accepted) -> Report:
 
     def trial() -> None:
         for drafts, made in drawn_answers():
-            kept = accepted(drafts, made.clone())
-            check_shape("the result", kept, tuple(made.shape))
+            kept = accepted(drafts.clone(), made.clone())
+            check_shape(kept, tuple(made.shape))
             for row in zip(kept.tolist(), drafts.tolist(), made.tolist(), strict=True):
                 check_kept(*row)
 
     def on_device() -> None:
-        check_on_device(lambda texts, *_: accepted(texts, texts.new_zeros(len(texts), texts.shape[1] + 1)))
+        check_on_device(lambda texts, *_: accepted(texts[:, :7], texts[:, :8]))
 
     proof = f"{NUM_DRAWS} random batches; in an engine, rung 14's tokens, greedy and drawn, in fewer steps."
     trials = [trial, on_device, partial(same_tokens, None, accepted)]
@@ -288,8 +289,11 @@ def check_blocks(
         f"of {num_cached} tokens in the cache and a step that made {num_made}, in {len(block_ids)} blocks of "
         f"{block_size},"
     )
-    length, kept = answer
-    right = num_cached + num_made
+    match answer:
+        case (length, [*kept]):
+            right = num_cached + num_made
+        case _:
+            raise BrokenContract(f"a length and the kept blocks are returned: {words} got {shown(answer)}.")
     if length != right:
         raise BrokenContract(
             f"the step's first row and all kept drafts stay in the cache: {words} {length} stay, expected "

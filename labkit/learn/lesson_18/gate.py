@@ -4,13 +4,16 @@ E embedding, H heads, D head size, F inner values of the MLP, T tokens.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import RowStatistics
@@ -109,9 +112,13 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
 
 def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks) -> LayerMatrices:
     """A rank's part, whose shapes fit each other. Raises BrokenContract."""
+    before = deepcopy(whole)
     mine = part(whole, num_heads, ranks.rank, ranks.size)
-    if not isinstance(mine, LayerMatrices):
-        raise BrokenContract(f"a part is a LayerMatrices: it is a {type(mine).__name__}.")
+    if not all(map(torch.equal, chain(*whole), chain(*before))):
+        raise BrokenContract("the whole layer stays as it is: a weight or a bias was changed in place.")
+    kinds = [type(each).__name__ for each in (mine if isinstance(mine, LayerMatrices) else [mine])]
+    if kinds != [LinearWeights.__name__] * 4:
+        raise BrokenContract(f"a part is a LayerMatrices of four LinearWeights: it is {' and '.join(kinds)}.")
     E, (rows, inputs) = len(whole.attention_out.weight), mine.qkv.weight.shape
     D = E // num_heads
     words = f"of {num_heads} heads of {D}, rank {ranks.rank}"
@@ -159,8 +166,7 @@ def check_heads(mine: LayerMatrices, num_heads: int, head_dim: int, ranks: Torch
         if sum(found) != whole:
             raise BrokenContract(
                 f"each head and each inner value belongs to one rank: of {whole} {noun}, the ranks have "
-                f"{' and '.join(map(str, found))}. Each would be summed as often as there are ranks that "
-                "have it."
+                f"{' and '.join(map(str, found))}. Each is summed as often as there are ranks that have it."
             )
 
 
@@ -227,6 +233,7 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     counted = Counted(ranks)
     made = part(x.clone(), layer_of(mine, values_alone), counted)
     meet(ranks)  # a rank that has made fewer sums would now make another one with whoever waits in theirs
+    agreed(ranks, lambda: check_rows(made, x))
     apart = ranks.gather(made.flatten()[None])[0].view(ranks.size, -1)
     agreed(ranks, lambda: check_made(made, expected, x, layer_of(whole, values_alone), counted, apart))
     step = step_with(part, ranks)
@@ -247,6 +254,14 @@ def one_layer(layer: Layer, x: Tensor, first: float = 1.0, second: float = 1.0) 
     return second * x + layer.mlp_out(layer.mlp_in(x))
 
 
+def check_rows(made: Tensor, x: Tensor) -> None:
+    """Raise BrokenContract unless the reader's layer returned rows like those that it got."""
+    if not isinstance(made, Tensor) or made.shape != x.shape:
+        raise BrokenContract(
+            f"a layer returns rows like those it gets: of {list(x.shape)} it made {shown(made)}."
+        )
+
+
 def check_made(
     made: Tensor, expected: Tensor, x: Tensor, whole: Layer, ranks: Counted, apart: Tensor
 ) -> None:
@@ -265,19 +280,21 @@ def check_made(
         return
     n = ranks.size
     for times, where in (
-        ((n, n), "both residuals are"),
-        ((n, 1), "the first residual is"),
-        ((1, n), "the second residual is"),
+        ((n, n), f"both residuals are in the sum, so {n} ranks have added it {n} times"),
+        ((n, 1), f"the first residual is in the sum, so {n} ranks have added it {n} times"),
+        ((1, n), f"the second residual is in the sum, so {n} ranks have added it {n} times"),
+        ((0, 1), "the first residual is not added"),
+        ((1, 0), "the second residual is not added"),
     ):
         if torch.allclose(made, one_layer(whole, x, *times), rtol=1e-4, atol=1e-4):
             raise BrokenContract(
-                f"the residual is added once: {where} in the sum, so {n} ranks have added it {n} times. Sum "
-                "what the product makes, and add the residual afterwards."
+                f"the residual is added once: {where}. Sum what the product makes, and add the residual "
+                "afterwards."
             )
     raise BrokenContract(
-        "a sum stands directly after a product that is cut by inputs: two sums were made, and the first "
-        f"value is {made[0, 0]:.4f}, expected {expected[0, 0]:.4f}. Heads and inner values of two ranks are "
-        "not parts of a sum: they are different values."
+        f"a sum stands directly after a product that is cut by inputs: {ranks.num_sums} sums were made, "
+        f"and the first value is {made[0, 0]:.4f}, expected {expected[0, 0]:.4f}. Heads and inner values of "
+        "two ranks are not parts of a sum: they are different values."
     )
 
 

@@ -16,6 +16,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven, small_model
 from labkit.learn.lesson_19.parts import Piece, Reply, Server, Write, events, own_engine
 from labkit.learn.steps import noted
+from labkit.serve.errors import ApiError
 from labkit.watch.failures import planted_failure
 
 NUM_DRAWN = 300  # answers
@@ -76,16 +77,31 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
         if end == "fails":
             raise StreamError(FAILED)
 
-    frames = write(pieces(), Reply(usage))
+    reply = Reply(usage)
+    frames = write(pieces(), reply)
     if not inspect.isasyncgen(frames):
         raise BrokenContract(
             f"frames are yielded: it returned {shown(frames)}. Make it an async generator: `async def`, and "
             "`yield` for each frame."
         )
-    while (frame := drive(anext(frames, None))) is not None:
-        _check_form(frame, what)
-        sent.append(frame)
+    try:
+        while (frame := drive(anext(frames, None))) is not None:
+            _check_form(frame, what)
+            sent.append(frame)
+    except (StreamError, ApiError) as error:
+        raise BrokenContract(
+            f"an answer that fails ends with its error: {what}, the generator raised {shown(str(error))}. "
+            "Catch it around all frames, and yield `reply.error(error)`."
+        ) from error
+    if reply.told is not None and reply.told.__traceback__ and FAILED not in str(reply.told):
+        raise reply.told  # a mistake, which the reader's own `except` has caught
     bodies = list(events(b"".join(sent)))
+    own_id = reply.chunk({})["id"]
+    if others := {body["id"] for body in bodies if isinstance(body, dict) and "id" in body} - {own_id}:
+        raise BrokenContract(
+            f"an answer's frames have its id: {what}, it is {own_id}, and there are frames with {others}. "
+            "What is kept from one call must not get into another."
+        )
     _check_bodies(bodies, what, texts, end, usage)
     if late:
         raise BrokenContract(
@@ -97,21 +113,22 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
 def drive(awaitable: Awaitable[Any]) -> Any:
     """What an awaitable gives that waits for nothing; in a notebook an event loop runs already."""
     work = awaitable.__await__()
-    for _ in range(1000):
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
-    raise BrokenContract("frames wait for the next piece, and for nothing else.")
+    try:
+        while (waits_for := next(work)) is None:
+            pass
+    except StopIteration as done:
+        return done.value
+    raise BrokenContract(f"a part waits for what it is given, and for nothing else: {shown(waits_for)}.")
 
 
 def _check_form(frame: object, what: str) -> None:
     if not isinstance(frame, bytes):
         raise BrokenContract(f"a frame is bytes: {what}, it yielded {shown(frame)}. `event` makes them.")
-    text = frame.decode()
-    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2]:
+    text = frame.decode(errors="replace")
+    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2] or "\ufffd" in text:
         raise BrokenContract(
-            f"a frame is `data: `, one line, and an empty line: {what}, it yielded {shown(text)}."
+            f"a frame is `data:`, a blank, one line of UTF-8, and an empty line: {what}, it yielded "
+            f"{shown(text)}."
         )
 
 
@@ -138,11 +155,16 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
     is_done = "[DONE]" in bodies
     failed = end in ("fails", "fails at the end")
     errors = [body for body in bodies if isinstance(body, dict) and "error" in body]
+    match errors:
+        case [{"error": {"message": str(message)}}]:
+            is_told = FAILED in message
+        case _:
+            is_told = False
     if end not in ("length", "stop"):
         must(not is_done, "[DONE] is for a normal end", "[DONE] was sent", "It would take half for all.")
     if failed:
         must(
-            len(errors) == 1 and bodies[-1] == errors[0] and FAILED in errors[0]["error"]["message"],
+            is_told and bodies[-1] == errors[0],
             "an answer that fails ends with its error",
             f"the last frame is {shown(bodies[-1])}",
             "Catch it around all frames, and yield `reply.error(error)`.",
@@ -152,14 +174,6 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         "an error is for an answer that failed",
         f"{len(errors)} frames have one",
         "If the client has left, the pieces end without a completion: yield nothing more.",
-    )
-    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
-    expected_reasons = [end] if end in ("length", "stop") else []
-    must(
-        reasons == expected_reasons and (not reasons or choices[-1]["finish_reason"] == end),
-        "finish_reason says how an answer ended, once, at the end",
-        f"it is {reasons}, expected {expected_reasons}",
-        "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
     )
     if end in ("length", "stop"):
         must(
@@ -171,11 +185,19 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         counted = [body for body in bodies if isinstance(body, dict) and body.get("usage")]
         wanted = [bodies[-2]] if usage else []
         must(
-            counted == wanted and len(counted) == usage,
+            counted == wanted and len(counted) == usage and not any(body["choices"] for body in counted),
             "usage comes last, and only if it is asked for",
             f"include_usage is {usage}, and {len(counted)} frames have it",
-            "`reply.usage(completion)` between the text's last frame and [DONE].",
+            "`reply.usage(completion)` is a frame between the text's last one and [DONE].",
         )
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
+    expected_reasons = [end] if end in ("length", "stop") else []
+    must(
+        reasons == expected_reasons and (not reasons or choices[-1]["finish_reason"] == end),
+        "finish_reason says how an answer ended, once, at the end",
+        f"it is {reasons}, expected {expected_reasons}",
+        "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
+    )
 
 
 def _frames_over_http(write: Write) -> None:

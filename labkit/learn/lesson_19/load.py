@@ -58,12 +58,13 @@ class PlayedStream:
 def _stays_while_it_is_there(leaving: Leaving) -> None:
     for num_streams in (1, 3):
         streams = [PlayedStream() for _ in range(num_streams)]
-        messages, told, early = ["http.request", "http.request", "http.disconnect"], [], list[PlayedStream]()
+        messages = [*["http.request"] * (1 + num_streams), "http.disconnect"]
+        told, early = [], list[PlayedStream]()
 
         async def receive() -> dict[str, str]:
             if "http.disconnect" not in told:  # noqa: B023
                 early.extend(stream for stream in streams if stream.is_closed)  # noqa: B023
-            told.append(messages[min(len(told), 2)])  # noqa: B023
+            told.append(messages[min(len(told), len(messages) - 1)])  # noqa: B023
             return {"type": told[-1]}  # noqa: B023
 
         waiting = leaving(receive, streams)

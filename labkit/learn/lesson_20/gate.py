@@ -75,12 +75,15 @@ def _trial_of_quantize(quantize: Quantize) -> None:
         given = weight.clone()
         answer = quantize(given)
         if not torch.equal(given, weight):
-            raise BrokenContract(
-                f"{what}: it was changed in place. The model's own weights stay as they are."
-            )
-        if not isinstance(answer, tuple | list) or len(answer) != 2:
-            raise BrokenContract(f"{what}: gave {shown(answer)}, expected two tensors: numbers, and scale.")
-        _check_numbers(what, weight, *answer)
+            raise BrokenContract(f"the model's own weights stay as they are: {what} was changed in place.")
+        match answer:
+            case (Tensor(), Tensor()):
+                _check_numbers(what, weight, *answer)
+            case _:
+                gave = " and ".join(map(shown, answer)) if isinstance(answer, tuple | list) else shown(answer)
+                raise BrokenContract(
+                    f"numbers and scales are returned: {what} gave {gave}, expected two tensors."
+                )
 
 
 def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) -> None:
@@ -136,6 +139,7 @@ def _trial_of_layer(make_layer: MakeLayer) -> None:
             layer = make_layer(linear).to(dtype)
             _check_product(f"{what}, {dtype}", linear, layer, x)
             _check_kept(f"{what}, {dtype}", linear, layer)
+        _check_moved(what, make_layer(linear))
 
 
 def _tensors_in(thing: object) -> Iterator[Tensor]:
@@ -171,27 +175,35 @@ def _check_held(what: str, linear: nn.Linear, layer: nn.Module) -> None:
     held = sum(t.nbytes for t in tensors)
     bias = 0 if linear.bias is None else linear.bias.nbytes
     most = linear.weight.numel() + 4 * linear.out_features + bias
-    least = linear.weight.numel()
     if held > most:
         hint = "None of its tensors is torch.int8: fill in step 1 first."
         if any(t.dtype == torch.int8 for t in tensors):
             hint = "Keep neither the old layer nor its matrix."
         raise BrokenContract(
             f"8 bits per weight are held, and nothing else: {what} holds {held} bytes, expected {most}: "
-            f"{least} of int8, a scale per row, and the bias. {hint}"
+            f"{linear.weight.numel()} of int8, a scale per row, and the bias. {hint}"
         )
-    if held < least:
+
+
+def _check_moved(what: str, layer: nn.Module) -> None:
+    left = [tensor for tensor in _tensors_in(layer.to("meta")) if not tensor.is_meta]
+    if left:
         raise BrokenContract(
-            f"what a layer holds moves with it: {what} has {held} bytes of parameters and buffers, expected "
-            f"{most}. Use `register_buffer`, so that `.to(device)` finds the tensors."
+            f"what a layer holds moves with it: {what} has {len(left)} tensors that `.to(device)` does not "
+            "find. Use `register_buffer`."
         )
 
 
 def _check_product(what: str, linear: nn.Linear, layer: nn.Module, x: Tensor) -> None:
-    made = layer(x)
+    layer(given := x.clone())
+    if not torch.equal(given, x):
+        raise BrokenContract(f"an input stays as it is: {what} has changed it in place.")
+    made = layer(x)  # a layer is called many times
     numbers, scale = package_quantize(linear.weight.detach())
     bias = None if linear.bias is None else linear.bias.detach().double()
     expected = F.linear(x.double(), numbers.double() * scale.double(), bias)
+    if not isinstance(made, Tensor):
+        raise BrokenContract(f"a layer returns its product: {what} gave {shown(made)}.")
     if made.shape != expected.shape or made.dtype != x.dtype:
         raise BrokenContract(
             f"a layer's product: of {what}, it is {tuple(made.shape)} in {made.dtype}, expected "

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.slow
 NOTEBOOK = ROOT / "notebooks" / "17_speculation.ipynb"
 DRAFTS, ACCEPTED, TAKE_BACK, BALANCE = range(4)
 MATCH, START = "(place < lens[:, None])", "start = torch.where(is_match, place, 0).amax(dim=1)"
+EACH_DRAFT = """    num_right = is_right[:, 0].long()
+    for j in range(1, drafts.shape[1]):
+        num_right += (num_right == j) & is_right[:, j]"""
 MISTAKES = [
     (DRAFTS, START, "start = is_match.long().argmax(dim=1)", "take the latest"),
     (DRAFTS, MATCH, "(place <= lens[:, None])", "is no earlier place"),
@@ -40,20 +43,31 @@ MISTAKES = [
     (DRAFTS, START,
      f"{START}\n    if start.amax().item() == 0:\n"
      "        return torch.full((len(texts), num_drafts), -1)", "read on the host"),
+    (DRAFTS, START, f"{START}\n    texts.numpy()", "read on the host"),
+    (DRAFTS, START, f"{START}\n    lens -= 1\n    lens = lens + 1", ""),
+    (DRAFTS, "torch.arange(num_drafts)", "torch.arange(4)", "int64 [3, 5] found it is int64 [3, 4]"),
+    (DRAFTS, "limits[:", "limits.clamp(min=1)[:", "with a limit of 0"),
+    (DRAFTS, "return drafts", "drafts", "it is None"),
     (DRAFTS, ".masked_fill(~is_draft, -1)", ".masked_fill(~is_draft, -1).int()", "it is int32"),
     (ACCEPTED, ".cumprod(dim=1)", "", "a text that does not exist"),
     (ACCEPTED, " & (drafts >= 0)", "", "-1 is no draft"),
     (ACCEPTED, "<= num_right", "< num_right", "the token after the last kept draft is kept, too"),
     (ACCEPTED, "made[:, :-1]", "made[:, 1:]", "[2, 2] are kept, expected [2, 2, 0]"),
+    (ACCEPTED, "    num_right = is_right.long().cumprod(dim=1).sum(dim=1)", EACH_DRAFT, ""),
+    (ACCEPTED, "return made.", "drafts.zero_()\n    return made.", ""),
     (ACCEPTED, "return made.", "made[:, :-1] = drafts\n    return made.", "replaced by what the model made"),
     (TAKE_BACK, "num_cached + num_made", "num_cached + num_made - 1", "has been in no row yet"),
     (TAKE_BACK, "-(-length // block_size)", "length // block_size + 1", "A block that is full"),
     (TAKE_BACK, "-(-length // block_size)", "length // block_size", "with a token that stays is kept"),
+    (TAKE_BACK, "block_ids[:num_blocks]", "tuple(block_ids[:num_blocks])", ""),
+    (TAKE_BACK, "block_ids[:num_blocks]", "num_blocks", "got (10, 5)"),
     (BALANCE, "self.saved < 0.5", "self.saved < -9", "stops drafting"),
     (BALANCE, "self.pause *= 2", "pass", "each pause is longer"),
     (BALANCE, "num_tokens + self.pause", "self.pause", "the account holds what drafts brought and cost"),
     (BALANCE, "self.saved < 0.5", "self.saved <= 0.5", "the account holds what drafts brought and cost"),
     (BALANCE, "4.0", "2.0", "the account holds what drafts brought and cost"),
+    (BALANCE, "- 0.5, 4.0)", ", 4.0) - 0.5", "are (3.5, 16, 0), expected (4.0, 16, 0)"),
+    (BALANCE, "self.pause *= 2", "self.pause += 16", "expected (1.0, 64, 53)"),
     (BALANCE, "4.0", "6.0", "few bad ones"),
     (BALANCE, "if num_drafts == 0", "if num_drafts == 99", "a step without drafts costs nothing"),
 ]  # fmt: skip

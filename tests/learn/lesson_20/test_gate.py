@@ -18,6 +18,7 @@ FLOATS = "self.numbers.to(x.dtype) * self.scale.to(x.dtype)"
 PRODUCT = f"        return F.linear(x, {FLOATS}, self.bias)"
 UNSCALED = "F.linear(x, self.numbers.to(x.dtype), self.bias)"
 KEPT = f"        self.kept = {FLOATS}\n        return F.linear(x, self.kept, self.bias)"
+LATER = f"        self.n = getattr(self, 'n', 0) + 1\n{PRODUCT} / self.n"
 SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(x.dtype).T
         return out if self.bias is None else out + self.bias"""
 BIAS = "        self.bias = linear.bias"
@@ -31,11 +32,16 @@ MISTAKES = [
     (MATRIX, "torch.where(scale == 0, 1, scale)", "scale", "a scale is a finite number above 0 found for a"),
     (MATRIX, f"return {RETURNED}", "pass", "gave None, expected two tensors"),
     (MATRIX, RETURNED, f"[{RETURNED}]", ""),
+    (MATRIX, RETURNED, RETURNED + ".tolist()", "gave an object of type Tensor and an object of type list"),
     (MATRIX, "    scale = weight", "    weight = weight.float()\n    scale = weight", ""),
     (LAYER, CHECKED, "check_layer(lambda linear: linear)", "None of its tensors is torch.int8: fill in step"),
     (LAYER, CHECKED, "check_layer(lambda linear: None)", "a layer is an nn.Module found a layer of 8 to 6"),
     (LAYER, PRODUCT, f"        return {UNSCALED} * self.scale.to(x.dtype).T", "the bias is added once, and"),
     (LAYER, PRODUCT, f"{PRODUCT}.float()", "in torch.float32, expected (2, 5, 6) in torch.float16"),
+    (LAYER, PRODUCT, LATER, "a product is that of the rounded weights"),
+    (LAYER, PRODUCT, PRODUCT.replace("return", ""), "a layer returns its product"),
+    (LAYER, PRODUCT, f"        x *= 2\n{PRODUCT} / 2", "an input stays as it is"),
+    (LAYER, 'self.register_buffer("scale", scale)', "self.scale = scale", "has 1 tensors that"),
     (LAYER, PRODUCT, KEPT, "Make floats of the numbers anew in each call"),
     (LAYER, PRODUCT, SCALED, ""),
     (LAYER, BIAS, f"{BIAS}\n        self.old = linear", "Keep neither the old layer nor its matrix"),
