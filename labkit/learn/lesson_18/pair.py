@@ -28,7 +28,7 @@ from labkit.paths import ROOT
 SIZE = 2
 ANSWER = "answer: "  # begins the one line of a task; gloo prints lines of its own
 SOON = 10.0  # seconds that a rank waits for the other
-STARTED_IN, ANSWERED_IN = 120.0, 120.0  # seconds that we wait for both
+ANSWERED_IN = 120.0  # seconds that we wait for both
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 ELSEWHERE = "stopped, because the other process did"
 
@@ -74,12 +74,11 @@ class Pair:
         return Report(answer["ok"], answer["text"])
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        seconds = ANSWERED_IN if self._job else STARTED_IN
         job = self._job or self._start()
         try:
             job.stdin.write(json.dumps(task) + "\n")
             job.stdin.flush()
-            line = self._said.get(timeout=seconds)
+            line = self._said.get(timeout=ANSWERED_IN)
         except (queue.Empty, BrokenPipeError):
             return None
         return None if line is None else json.loads(line)

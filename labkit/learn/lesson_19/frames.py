@@ -96,11 +96,10 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
     if reply.told is not None and reply.told.__traceback__ and FAILED not in str(reply.told):
         raise reply.told  # a mistake, which the reader's own `except` has caught
     bodies = list(events(b"".join(sent)))
-    own_id = reply.chunk({})["id"]
-    if others := {body["id"] for body in bodies if isinstance(body, dict) and "id" in body} - {own_id}:
+    ids = {body["id"] for body in bodies if isinstance(body, dict) and "id" in body}
+    if ids - {reply.chunk({})["id"]}:
         raise BrokenContract(
-            f"an answer's frames have its id: {what}, it is {own_id}, and there are frames with {others}. "
-            "What is kept from one call must not get into another."
+            f"an answer's frames have its id: {what}, some have another's. Keep nothing from one call to another."
         )
     _check_bodies(bodies, what, texts, end, usage)
     if late:
@@ -155,16 +154,13 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
     is_done = "[DONE]" in bodies
     failed = end in ("fails", "fails at the end")
     errors = [body for body in bodies if isinstance(body, dict) and "error" in body]
-    match errors:
-        case [{"error": {"message": str(message)}}]:
-            is_told = FAILED in message
-        case _:
-            is_told = False
     if end not in ("length", "stop"):
         must(not is_done, "[DONE] is for a normal end", "[DONE] was sent", "It would take half for all.")
     if failed:
         must(
-            is_told and bodies[-1] == errors[0],
+            errors == bodies[-1:]
+            and isinstance(told := errors[0]["error"], dict)
+            and FAILED in told["message"],
             "an answer that fails ends with its error",
             f"the last frame is {shown(bodies[-1])}",
             "Catch it around all frames, and yield `reply.error(error)`.",
@@ -212,7 +208,14 @@ def _frames_over_http(write: Write) -> None:
         chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True, stop=stop))
         _same_answer(chunks, server.ask(PROMPT, NUM_TOKENS, stop=stop), False)
         with planted_failure(engine.decode_step, "start", at_call=5):
-            _is_told_of_a_failure(server)
+            try:
+                chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True))
+            except openai.APIError:
+                return
+            raise BrokenContract(
+                "an answer that fails ends with its error: a step of the engine failed, and the openai client "
+                f"took {len(chunks)} frames for a whole answer."
+            )
 
 
 def _same_answer(chunks: Sequence[Any], whole: Any, usage: bool) -> None:
@@ -227,14 +230,3 @@ def _same_answer(chunks: Sequence[Any], whole: Any, usage: bool) -> None:
         )
     if usage and chunks[-1].usage != whole.usage:
         raise BrokenContract(f"usage counts tokens: {chunks[-1].usage}, in one piece {whole.usage}.")
-
-
-def _is_told_of_a_failure(server: Server) -> None:
-    try:
-        chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True))
-    except openai.APIError:
-        return
-    raise BrokenContract(
-        f"an answer that fails ends with its error: a step of the engine failed, and the openai client took "
-        f"{len(chunks)} frames for a whole answer."
-    )

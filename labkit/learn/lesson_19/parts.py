@@ -129,9 +129,6 @@ class Server(AbstractContextManager["Server"]):
         self.url = self._running.url
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
-    def __repr__(self) -> str:
-        return f"Server({self.engine.model.name} at {self.url})"
-
     def ask(self, text: str, max_tokens: int, **options: Any) -> Any:
         """A request of the `openai` client for a greedy answer of so many tokens to `text`.
 

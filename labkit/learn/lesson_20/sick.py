@@ -53,9 +53,6 @@ class Patient:
             model, self.rung.options, device="cpu", dtype=torch.float32, parts=self.parts, cache=cache
         )
 
-    def __repr__(self) -> str:
-        return f"{self.name}, which says that it is rung {self.rung.number}"
-
 
 # --- instruments ------------------------------------------------------------------------------------------
 
