@@ -5,7 +5,7 @@ B requests, W tokens of a text at most, K drafts at most.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,24 +25,16 @@ NUM_DRAWS = 60
 # --- step 1: drafts -------------------------------------------------------------------------------------
 
 
-class Texts(NamedTuple):
-    """Texts [B, W], what follows each being left over from another; their lengths [B]; and limits [B]."""
-
-    texts: Tensor
-    lens: Tensor
-    limits: Tensor
-    num_drafts: int
-
-
-def drawn_texts() -> Iterator[Texts]:
-    """Small ones first, of few tokens, so that much of them repeats."""
+def drawn_texts() -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    """Texts [B, W], what follows each being left over from another; their lengths [B], limits [B], and K.
+    Small ones first, of few tokens, so that much of them repeats."""
     numbers = torch.Generator().manual_seed(17)
     for draw in range(NUM_DRAWS):
         B, W = 1 + draw % 3, 4 + draw // 2
         texts = torch.randint(2 + draw % 4, (B, W), generator=numbers)
         lens = torch.randint(2, W + 1, (B,), generator=numbers)
         limits = torch.randint(1, 5, (B,), generator=numbers) if draw % 2 else torch.full((B,), 4)
-        yield Texts(texts, lens, limits - draw // 40, 4 + draw // 20)
+        yield texts, lens, limits - draw // 40, 4 + draw // 20
 
 
 def lookup(
@@ -118,11 +110,10 @@ def check_drafts(find: Drafts) -> Report:
 
 def rows_of(find: Drafts) -> Iterator[Row]:
     """Every text that was drawn, and the drafts that a function finds for it."""
-    for draw in drawn_texts():
-        made = find(draw.texts.clone(), draw.lens.clone(), draw.limits.clone(), draw.num_drafts)
-        check_shape(made, (len(draw.lens), draw.num_drafts))
-        for b, drafts in enumerate(made.tolist()):
-            yield draw.texts[b].tolist(), int(draw.lens[b]), int(draw.limits[b]), drafts
+    for texts, lens, limits, num_drafts in drawn_texts():
+        made = find(texts.clone(), lens.clone(), limits.clone(), num_drafts)
+        check_shape(made, (len(lens), num_drafts))
+        yield from zip(texts.tolist(), lens.tolist(), limits.tolist(), made.tolist(), strict=True)
 
 
 def check_rows(rows: Sequence[Row]) -> None:

@@ -14,7 +14,6 @@ from labkit.bench import in_turn
 from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, engine_for, table_of
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
-from labkit.kernels import ngram_drafts_plain
 from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
@@ -57,20 +56,14 @@ def read_steps(text: str, num_steps: int) -> pd.DataFrame:
     """The first steps with drafts in which the small model goes on with a text: a column per row of a step,
     with the token that is the row's input, the one that the model makes after it, and whether it is kept.
     What each step goes on with is printed."""
-    found: list[list[int]] = []  # the text of each step that looked for drafts
-
-    def find(texts: Tensor, lens: Tensor, limits: Tensor, num_drafts: int) -> Tensor:
-        found.append(texts[0, : lens[0]].tolist())
-        slots = torch.arange(len(lens))
-        return ngram_drafts_plain(texts.int(), (lens - 1).int(), slots, limits, num_drafts)
-
-    engine, seen = engine_with(find), []
+    engine, seen = engine_with(), []
     step: VerifyStep = engine.readback.verify_step.device_step
     accepted, decode = step.accepted, engine.model.tokenizer.decode
 
     def noted(made: Tensor, drafts: Tensor) -> Tensor:
         num_kept = accepted(made, drafts)
-        seen.append((found[-1], drafts[0].tolist(), made[0].tolist(), int(num_kept)))
+        so_far = step.texts[0, : step.slots.context_lens[0] + 1].tolist()
+        seen.append((so_far, drafts[0].tolist(), made[0].tolist(), int(num_kept)))
         return num_kept
 
     step.accepted = noted

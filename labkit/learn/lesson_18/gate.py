@@ -125,8 +125,8 @@ def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks
     if inputs != E or mine.mlp_in.weight.shape[1] != E:
         raise BrokenContract(
             "what makes heads and inner values is cut by outputs, which are the rows of its weight: "
-            f"{words} has qkv {shape(mine.qkv)} and mlp_in {shape(mine.mlp_in)}, whose inputs are cut. Every "
-            f"rank has all {E} values of x, and makes some of the outputs."
+            f"{words} has qkv {[rows, inputs]} and mlp_in {[*mine.mlp_in.weight.shape]}, whose inputs are "
+            f"cut. Every rank has all {E} values of x, and makes some of the outputs."
         )
     if rows % (3 * D):
         raise BrokenContract(
@@ -134,12 +134,12 @@ def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks
             f"{rows / 3 / D:.3g} heads. Cut inside a head, no rank could compute its scores."
         )
     width, inner = rows // 3, len(mine.mlp_in.weight)
-    wanted = {"attention_out": (E, width), "mlp_out": (E, inner)}
+    wanted = {"attention_out": [E, width], "mlp_out": [E, inner]}
     for name, expected in wanted.items():
-        if tuple(getattr(mine, name).weight.shape) != expected:
+        if (found := [*getattr(mine, name).weight.shape]) != expected:
             raise BrokenContract(
                 "what takes heads and inner values is cut by inputs, which are the columns of its weight: "
-                f"{words} has {name} {shape(getattr(mine, name))}, expected {list(expected)}. It multiplies "
+                f"{words} has {name} {found}, expected {expected}. It multiplies "
                 "what this rank has made, and makes a part of every output."
             )
     for name in ("qkv", "mlp_in"):
@@ -151,10 +151,6 @@ def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks
                 f"{'no bias' if linear.bias is None else f'{len(linear.bias)} biases'}."
             )
     return mine
-
-
-def shape(linear: LinearWeights) -> list[int]:
-    return list(linear.weight.shape)
 
 
 def check_heads(mine: LayerMatrices, num_heads: int, head_dim: int, ranks: TorchRanks) -> None:

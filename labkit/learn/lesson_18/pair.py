@@ -59,7 +59,7 @@ class Pair:
         except OptionError as error:
             return Report(False, f"{name}: {error}")
         number = next(self._numbers)
-        source_of(self.folder.name, number).write_text(source, encoding="utf-8")
+        (Path(self.folder.name) / f"part_{number}.py").write_text(source, encoding="utf-8")
         try:
             answer = self._ask({"trial": trial, "name": name, "number": number})
         except BaseException:
@@ -176,12 +176,8 @@ def told_first(answers: list[list[Any]]) -> list[Any]:
 
 def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
     """What this rank says of a part."""
-    part, path = task["name"], source_of(sys.argv[1], task["number"])
+    part, path = task["name"], Path(sys.argv[1]) / f"part_{int(task['number'])}.py"
     return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], "")
-
-
-def source_of(folder: str, number: int) -> Path:
-    return Path(folder) / f"part_{int(number)}.py"
 
 
 class Elsewhere(Exception):

@@ -189,9 +189,9 @@ class Outcome(NamedTuple):
     longest: int
 
 
-def run(load: Load, order: Order, num_replicas: int = 4) -> Outcome:
-    """Serve a load by replicas behind a router with this order."""
-    replicas = {f"replica {i}": SimulatedReplica() for i in range(num_replicas)}
+def run(load: Load, order: Order) -> Outcome:
+    """Serve a load by four replicas behind a router with this order."""
+    replicas = {f"replica {i}": SimulatedReplica() for i in range(4)}
     router = PrefixAffinity(order=order)
     cached, total, waits, longest = 0, 0, [], 0
     for now, text in load.requests():
@@ -203,12 +203,12 @@ def run(load: Load, order: Order, num_replicas: int = 4) -> Outcome:
     return Outcome(cached / total, waits, longest)
 
 
-def table(orders: Mapping[str, Order], num_replicas: int = 4) -> pd.DataFrame:
+def table(orders: Mapping[str, Order]) -> pd.DataFrame:
     """A row per load and order."""
     rows = []
     for name, load in LOADS.items():
         for word, order in orders.items():
-            outcome = run(load, order, num_replicas)
+            outcome = run(load, order)
             waits = sorted(outcome.first_token)
             rows.append(
                 {

@@ -77,20 +77,12 @@ shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBO
 
 def test_the_packages_parts_pass_and_wrong_drafts_change_no_token():
     assert balance.check_balance(DraftBalance).ok
-    for draw in gate.drawn_texts():  # where three tokens foretell what two do, the package's drafts are these
-        made = ngram_drafts_plain(
-            draw.texts.int(),
-            (draw.lens - 1).int(),
-            torch.arange(len(draw.lens)),
-            draw.limits,
-            draw.num_drafts,
-        )
-        assert (made >= 0).any(dim=1).tolist() == [
-            bool(gate.lookup(row, length, limit))
-            for row, length, limit in zip(
-                draw.texts.tolist(), draw.lens.tolist(), draw.limits.tolist(), strict=True
-            )
-        ]
+    # Where three tokens foretell what two do, the package's drafts are these.
+    for texts, lens, limits, num_drafts in gate.drawn_texts():
+        slots = torch.arange(len(lens))
+        made = ngram_drafts_plain(texts.int(), (lens - 1).int(), slots, limits, num_drafts)
+        rows = zip(texts.tolist(), lens.tolist(), limits.tolist(), strict=True)
+        assert (made >= 0).any(dim=1).tolist() == [bool(gate.lookup(*row)) for row in rows]
     table = engine.table_of(traps.nonsense, traps.right)
     assert table["the same tokens"].all() and (table["steps"] == table["without drafts"]).all()
 
