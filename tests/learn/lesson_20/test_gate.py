@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from gate_tests import mistake_tests
-from torch import nn
 
 from labkit.learn.lesson_20 import gate
 from labkit.learn.lesson_20.gate import check_model, logits_off
-from labkit.learn.lesson_20.int8 import Int8Linear, int8_model, quantize
+from labkit.learn.lesson_20.int8 import Int8Linear, int8_model
 from labkit.learn.progress import LessonProgress, progress
 from labkit.paths import ROOT
 
@@ -57,14 +55,8 @@ shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
 # --- a model in an engine -----------------------------------------------------------------------------
 
 
-class PlainAttributes(nn.Module):
-    def __init__(self, linear):
-        super().__init__()
-        self.numbers, self.scale = quantize(linear.weight.detach())
-        self.bias = linear.bias
-
-    def forward(self, x):
-        return F.linear(x, self.numbers.to(x.dtype) * self.scale.to(x.dtype), self.bias)
+class PlainAttributes(Int8Linear):
+    register_buffer = Int8Linear.__setattr__
 
 
 class DependsOnTheBatch(Int8Linear):
@@ -93,9 +85,8 @@ def test_a_right_model_passes_and_says_what_it_holds():
     report = check_model(Int8Linear)
     assert report.ok, report.text
     assert report.text.startswith("model: right. 1.03 bytes per weight; logits are off by 0.5 % of ")
-    assert (
-        "weights" not in progress().get("20", LessonProgress()).gates
-    )  # the package's own is no progress of the reader's
+    # The package's own is no progress of the reader's.
+    assert "weights" not in progress().get("20", LessonProgress()).gates
 
 
 @pytest.mark.slow
