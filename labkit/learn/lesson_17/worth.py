@@ -1,6 +1,7 @@
 """Lesson 17: what drafts are worth: on paper, in a step that one can read, on this machine, and recorded."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 
@@ -35,11 +36,7 @@ def tokens_a_step(chance: float, num_drafts: int) -> float:
 
 def break_even(price: float, num_drafts: int = MOST_DRAFTS) -> float:
     """The chance from which on drafts pay, if a step with them takes `price` times as long as one without."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tokens_a_step(middle, num_drafts) < price else (low, middle)
-    return high
+    return bisect_left(range(10**9), price, key=lambda n: tokens_a_step(1e-9 * n, num_drafts)) / 10**9
 
 
 def paper_curves() -> dict[str, dict[float, float]]:

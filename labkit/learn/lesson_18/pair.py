@@ -30,6 +30,7 @@ ANSWER = "answer: "  # begins the one line of a task; gloo prints lines of its o
 SOON = 10.0  # seconds that a rank waits for the other
 ANSWERED_IN = 120.0  # seconds that we wait for both
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PROOF = "In two processes, random layers, and the text of one process."
 ELSEWHERE = "stopped, because the other process did"
 
 Trial = Callable[[Any, TorchRanks], None]  # of a part, on each rank; raises BrokenContract
@@ -177,7 +178,7 @@ def told_first(answers: list[list[Any]]) -> list[Any]:
 def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
     """What this rank says of a part."""
     part, path = task["name"], Path(sys.argv[1]) / f"part_{int(task['number'])}.py"
-    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], "")
+    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], PROOF)
 
 
 class Elsewhere(Exception):

@@ -55,8 +55,7 @@ class Replica(NamedTuple):
 
 
 # Of two replicas, when the first must come first: by a sentence.
-Better = Callable[[Replica, Replica, int], bool]
-CONTRACTS: dict[str, Better] = {
+CONTRACTS: dict[str, Callable[[Replica, Replica, int], bool]] = {
     "load comes first": lambda a, b, most: a.load <= most < b.load,
     "of those with few enough requests, the longest prefix wins": lambda a, b, most: (
         max(a.load, b.load) <= most and a.seen > b.seen

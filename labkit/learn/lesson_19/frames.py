@@ -48,12 +48,12 @@ def _completion(reason: str, error: str | None = None) -> Completion:
 
 def _drawn_frames(write: Write) -> None:
     rng = random.Random(2)
-    draws = []
-    for end in islice(cycle(ENDS), NUM_DRAWN):
-        texts = rng.choices(TEXTS, k=rng.randint(1, 4))
-        draws.append((texts, end, rng.random() < 0.5))
-    for texts, end, usage in sorted(draws, key=lambda draw: len(draw[0])):
-        _check_frames(write, texts, end, usage)
+    draws = [
+        (rng.choices(TEXTS, k=rng.randint(1, 4)), end, rng.random() < 0.5)
+        for end in islice(cycle(ENDS), NUM_DRAWN)
+    ]
+    for draw in sorted(draws, key=lambda draw: len(draw[0])):
+        _check_frames(write, *draw)
 
 
 def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> None:

@@ -42,8 +42,7 @@ def check_leaving(leaving: Leaving) -> Report:
 class PlayedStream:
     """A stream that notes whether it was closed."""
 
-    def __init__(self) -> None:
-        self.is_closed = False
+    is_closed = False
 
     def close(self) -> None:
         self.is_closed = True

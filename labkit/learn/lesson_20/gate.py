@@ -128,12 +128,13 @@ def _trial_of_layer(make_layer: MakeLayer) -> None:
         for parameter in linear.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator)
         what = f"a layer of {num_in} to {num_out}{'' if has_bias else ', without bias'}"
-        _check_held(what, linear, make_layer(linear))
+        most = num_out * (num_in + 4 + 4 * has_bias)  # bytes: of numbers, scales and biases
+        _check_held(what, most, linear, make_layer(linear))
         for dtype, shape in ((torch.float32, (3, num_in)), (torch.float16, (2, 5, num_in))):
             x = torch.randn(shape, generator=generator).to(dtype)
             layer = make_layer(linear).to(dtype)
             _check_product(f"{what}, {dtype}", linear, layer, x)
-            _check_kept(f"{what}, {dtype}", linear, layer)
+            _check_kept(f"{what}, {dtype}", most, layer)
         _check_moved(what, make_layer(linear))
 
 
@@ -141,20 +142,18 @@ def _tensors_in(thing: object) -> Iterator[Tensor]:
     """All tensors that a layer holds, in whatever attribute, list or dictionary."""
     if isinstance(thing, Tensor):
         yield thing
-    elif isinstance(thing, nn.Module):
-        yield from _tensors_in(vars(thing))
-    elif isinstance(thing, Mapping):
-        yield from _tensors_in(list(thing.values()))
-    elif isinstance(thing, list | tuple | set):
+    if isinstance(thing, nn.Module):
+        thing = vars(thing)
+    if isinstance(thing, Mapping):
+        thing = [*thing.values()]
+    if isinstance(thing, list | tuple | set):
         for each in thing:
             yield from _tensors_in(each)
 
 
-def _check_kept(what: str, linear: nn.Linear, layer: nn.Module) -> None:
+def _check_kept(what: str, most: int, layer: nn.Module) -> None:
     """Raise BrokenContract if a layer that was called holds more than its 8 bits, wherever it does."""
     held = sum({t.data_ptr(): t.nbytes for t in _tensors_in(layer)}.values())
-    bias = 0 if linear.bias is None else linear.bias.nbytes
-    most = linear.weight.numel() + 4 * linear.out_features + bias
     if held > most:
         raise BrokenContract(
             f"8 bits per weight are held, and nothing else: after a call, {what} holds {held} bytes in its "
@@ -163,13 +162,11 @@ def _check_kept(what: str, linear: nn.Linear, layer: nn.Module) -> None:
         )
 
 
-def _check_held(what: str, linear: nn.Linear, layer: nn.Module) -> None:
+def _check_held(what: str, most: int, linear: nn.Linear, layer: nn.Module) -> None:
     if not isinstance(layer, nn.Module):
         raise BrokenContract(f"a layer is an nn.Module: {what} is {shown(layer)}.")
     tensors = (*layer.parameters(), *layer.buffers())
     held = sum(t.nbytes for t in tensors)
-    bias = 0 if linear.bias is None else linear.bias.nbytes
-    most = linear.weight.numel() + 4 * linear.out_features + bias
     if held > most:
         hint = "None of its tensors is torch.int8: fill in step 1 first."
         if any(t.dtype == torch.int8 for t in tensors):
