@@ -56,13 +56,9 @@ def engine_with(
     find: Drafts | None = None, accept: Accepted | None = None, take_back: TakeBack | None = None
 ) -> InferenceEngine:
     """An engine that drafts, of the small model, with the reader's functions in the package's places."""
+    parts, cache = {"speculation": partial(ReadersStep, find=find, accept=accept)}, CacheConfig(BLOCK_SIZE)
     engine = InferenceEngine(
-        trained_model(),
-        NGRAMS,
-        device="cpu",
-        dtype=torch.float32,
-        parts={"speculation": partial(ReadersStep, find=find, accept=accept)},
-        cache=CacheConfig(block_size=BLOCK_SIZE),
+        trained_model(), NGRAMS, device="cpu", dtype=torch.float32, parts=parts, cache=cache
     )
     if take_back is not None:
 

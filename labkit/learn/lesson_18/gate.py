@@ -155,7 +155,8 @@ def check_heads(mine: LayerMatrices, num_heads: int, head_dim: int, ranks: Torch
         if sum(found) != whole:
             raise BrokenContract(
                 f"each head and each inner value belongs to one rank: of {whole} {noun}, the ranks have "
-                f"{' and '.join(map(str, found))}. Each is summed as often as there are ranks that have it."
+                f"{' and '.join(map(str, found))}. Each would be summed as often as there are ranks that "
+                "have it."
             )
 
 

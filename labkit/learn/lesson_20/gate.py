@@ -303,13 +303,9 @@ def _check_schedules(make_layer: MakeLayer, parts: Mapping[str, Part]) -> None:
         return dense_tokens(model, [prompt], params.max_new_tokens)[0]
 
     for seed in SEEDS:
+        cache = CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3)
+        scheduler = SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2))
         engine = InferenceEngine(
-            model,
-            OPTIONS,
-            device="cpu",
-            dtype=torch.float32,
-            parts=parts,
-            cache=CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3),
-            scheduler=SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2)),
+            model, OPTIONS, device="cpu", dtype=torch.float32, parts=parts, cache=cache, scheduler=scheduler
         )
         Schedule(engine, alone, (), seed).play(NUM_MOVES)
