@@ -53,6 +53,7 @@ MISTAKES = [
     (FRAMES, LEFT, FOR_NOBODY, "an error is for an answer that failed"),
     (LEAVING, "in streams:", "in streams[:1]:", "2 of 3 streams were not closed"),
     (LEAVING, "stream.close", "await anext(stream, None)\n        stream.close", "blocks within one step"),
+    (LEAVING, "    pass", "    [stream.close() for stream in streams]", "that is there keeps its answer"),
     (LEAVING, WAIT, "    for _ in range(3):\n        await receive()", "that is there keeps its answer"),
     (LEAVING, WAIT, f"{WAIT}\n{ELSE}", "for nothing else found 1."),
     (ADMIT, "unfinished + asked <= limit", "unfinished < limit", "for which there is no room now gets 429"),
