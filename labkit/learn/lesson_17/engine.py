@@ -56,13 +56,9 @@ def engine_with(
     find: Drafts | None = None, accept: Accepted | None = None, take_back: TakeBack | None = None
 ) -> InferenceEngine:
     """An engine that drafts, of the small model, with the reader's functions in the package's places."""
+    parts, cache = {"speculation": partial(ReadersStep, find=find, accept=accept)}, CacheConfig(BLOCK_SIZE)
     engine = InferenceEngine(
-        trained_model(),
-        NGRAMS,
-        device="cpu",
-        dtype=torch.float32,
-        parts={"speculation": partial(ReadersStep, find=find, accept=accept)},
-        cache=CacheConfig(block_size=BLOCK_SIZE),
+        trained_model(), NGRAMS, device="cpu", dtype=torch.float32, parts=parts, cache=cache
     )
     if take_back is not None:
 
@@ -71,7 +67,7 @@ def engine_with(
             length, kept = take_back(session.num_tokens, num_made, list(block_ids), BLOCK_SIZE)
             session.num_tokens = length
             session.roll_back()
-            assert kept == block_ids, "random steps have shown it"
+            assert [*kept] == block_ids, "random steps have shown it"
 
         engine.readback.verify_step.keep = keep
     return engine

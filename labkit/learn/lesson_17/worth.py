@@ -1,6 +1,7 @@
 """Lesson 17: what drafts are worth: on paper, in a step that one can read, on this machine, and recorded."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,7 +15,6 @@ from labkit.bench import in_turn
 from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, engine_for, table_of
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
-from labkit.kernels import ngram_drafts_plain
 from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
@@ -36,11 +36,7 @@ def tokens_a_step(chance: float, num_drafts: int) -> float:
 
 def break_even(price: float, num_drafts: int = MOST_DRAFTS) -> float:
     """The chance from which on drafts pay, if a step with them takes `price` times as long as one without."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tokens_a_step(middle, num_drafts) < price else (low, middle)
-    return high
+    return bisect_left(range(10**9), price, key=lambda n: tokens_a_step(1e-9 * n, num_drafts)) / 10**9
 
 
 def paper_curves() -> dict[str, dict[float, float]]:
@@ -57,20 +53,14 @@ def read_steps(text: str, num_steps: int) -> pd.DataFrame:
     """The first steps with drafts in which the small model goes on with a text: a column per row of a step,
     with the token that is the row's input, the one that the model makes after it, and whether it is kept.
     What each step goes on with is printed."""
-    found: list[list[int]] = []  # the text of each step that looked for drafts
-
-    def find(texts: Tensor, lens: Tensor, limits: Tensor, num_drafts: int) -> Tensor:
-        found.append(texts[0, : lens[0]].tolist())
-        slots = torch.arange(len(lens))
-        return ngram_drafts_plain(texts.int(), (lens - 1).int(), slots, limits, num_drafts)
-
-    engine, seen = engine_with(find), []
+    engine, seen = engine_with(), []
     step: VerifyStep = engine.readback.verify_step.device_step
     accepted, decode = step.accepted, engine.model.tokenizer.decode
 
     def noted(made: Tensor, drafts: Tensor) -> Tensor:
         num_kept = accepted(made, drafts)
-        seen.append((found[-1], drafts[0].tolist(), made[0].tolist(), int(num_kept)))
+        so_far = step.texts[0, : step.slots.context_lens[0] + 1].tolist()
+        seen.append((so_far, drafts[0].tolist(), made[0].tolist(), int(num_kept)))
         return num_kept
 
     step.accepted = noted

@@ -4,13 +4,16 @@ E embedding, H heads, D head size, F inner values of the MLP, T tokens.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.checks import shown
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import RowStatistics
@@ -30,7 +33,6 @@ TEXTS = ("To be, or not to be", "O Romeo", "The king is")
 PARAMS = SamplingParams(8, stop_on_eos=False)
 SIZES = ((2, 4), (4, 4), (3, 4))  # heads and their size: one each, two each, two and one
 PAIR = Pair("labkit.learn.lesson_18.gate")
-PROOF = "In two processes, random layers, and the text of one process."
 
 
 class Layer(NamedTuple):
@@ -64,18 +66,12 @@ def layer_of(weights: LayerWeights, attend: Callable[[Tensor], Tensor]) -> Layer
 
 def check_shard(part: CutLayer) -> Report:
     """Whether two processes, each with its part of a layer as a function cuts it, are one whole layer."""
-    return with_proof(PAIR.prove("shard", part), "my_shard", part)
+    return noted(PAIR.prove("shard", part), "18", "my_shard", part)
 
 
 def check_layer(part: MyLayer) -> Report:
     """Whether a layer has its sums over two processes where they belong."""
-    return with_proof(PAIR.prove("layer", part), "my_layer", part)
-
-
-def with_proof(report: Report, step: str, part: Callable) -> Report:
-    """The report, noted as the step's; of a part that is right, with what was looked at."""
-    report = Report(True, f"{step}: right. {PROOF}") if report.ok else report
-    return noted(report, "18", step, part)
+    return noted(PAIR.prove("layer", part), "18", "my_layer", part)
 
 
 # --- step 1, in each process --------------------------------------------------------------------------------
@@ -109,17 +105,21 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
 
 def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks) -> LayerMatrices:
     """A rank's part, whose shapes fit each other. Raises BrokenContract."""
+    before = deepcopy(whole)
     mine = part(whole, num_heads, ranks.rank, ranks.size)
-    if not isinstance(mine, LayerMatrices):
-        raise BrokenContract(f"a part is a LayerMatrices: it is a {type(mine).__name__}.")
+    if not all(map(torch.equal, chain(*whole), chain(*before))):
+        raise BrokenContract("the whole layer stays as it is: a weight or a bias was changed in place.")
+    kinds = [type(each).__name__ for each in (mine if isinstance(mine, LayerMatrices) else [mine])]
+    if kinds != [LinearWeights.__name__] * 4:
+        raise BrokenContract(f"a part is a LayerMatrices of four LinearWeights: it is {' and '.join(kinds)}.")
     E, (rows, inputs) = len(whole.attention_out.weight), mine.qkv.weight.shape
     D = E // num_heads
     words = f"of {num_heads} heads of {D}, rank {ranks.rank}"
     if inputs != E or mine.mlp_in.weight.shape[1] != E:
         raise BrokenContract(
             "what makes heads and inner values is cut by outputs, which are the rows of its weight: "
-            f"{words} has qkv {shape(mine.qkv)} and mlp_in {shape(mine.mlp_in)}, whose inputs are cut. Every "
-            f"rank has all {E} values of x, and makes some of the outputs."
+            f"{words} has qkv {[rows, inputs]} and mlp_in {[*mine.mlp_in.weight.shape]}, whose inputs are "
+            f"cut. Every rank has all {E} values of x, and makes some of the outputs."
         )
     if rows % (3 * D):
         raise BrokenContract(
@@ -127,12 +127,12 @@ def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks
             f"{rows / 3 / D:.3g} heads. Cut inside a head, no rank could compute its scores."
         )
     width, inner = rows // 3, len(mine.mlp_in.weight)
-    wanted = {"attention_out": (E, width), "mlp_out": (E, inner)}
+    wanted = {"attention_out": [E, width], "mlp_out": [E, inner]}
     for name, expected in wanted.items():
-        if tuple(getattr(mine, name).weight.shape) != expected:
+        if (found := [*getattr(mine, name).weight.shape]) != expected:
             raise BrokenContract(
                 "what takes heads and inner values is cut by inputs, which are the columns of its weight: "
-                f"{words} has {name} {shape(getattr(mine, name))}, expected {list(expected)}. It multiplies "
+                f"{words} has {name} {found}, expected {expected}. It multiplies "
                 "what this rank has made, and makes a part of every output."
             )
     for name in ("qkv", "mlp_in"):
@@ -144,10 +144,6 @@ def cut_right(part: CutLayer, whole: LayerMatrices, num_heads: int, ranks: Ranks
                 f"{'no bias' if linear.bias is None else f'{len(linear.bias)} biases'}."
             )
     return mine
-
-
-def shape(linear: LinearWeights) -> list[int]:
-    return list(linear.weight.shape)
 
 
 def check_heads(mine: LayerMatrices, num_heads: int, head_dim: int, ranks: TorchRanks) -> None:
@@ -227,6 +223,7 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     counted = Counted(ranks)
     made = part(x.clone(), layer_of(mine, values_alone), counted)
     meet(ranks)  # a rank that has made fewer sums would now make another one with whoever waits in theirs
+    agreed(ranks, lambda: check_rows(made, x))
     apart = ranks.gather(made.flatten()[None])[0].view(ranks.size, -1)
     agreed(ranks, lambda: check_made(made, expected, x, layer_of(whole, values_alone), counted, apart))
     step = step_with(part, ranks)
@@ -247,6 +244,14 @@ def one_layer(layer: Layer, x: Tensor, first: float = 1.0, second: float = 1.0) 
     return second * x + layer.mlp_out(layer.mlp_in(x))
 
 
+def check_rows(made: Tensor, x: Tensor) -> None:
+    """Raise BrokenContract unless the reader's layer returned rows like those that it got."""
+    if not isinstance(made, Tensor) or made.shape != x.shape:
+        raise BrokenContract(
+            f"a layer returns rows like those it gets: of {list(x.shape)} it made {shown(made)}."
+        )
+
+
 def check_made(
     made: Tensor, expected: Tensor, x: Tensor, whole: Layer, ranks: Counted, apart: Tensor
 ) -> None:
@@ -265,19 +270,21 @@ def check_made(
         return
     n = ranks.size
     for times, where in (
-        ((n, n), "both residuals are"),
-        ((n, 1), "the first residual is"),
-        ((1, n), "the second residual is"),
+        ((n, n), f"both residuals are in the sum, so {n} ranks have added it {n} times"),
+        ((n, 1), f"the first residual is in the sum, so {n} ranks have added it {n} times"),
+        ((1, n), f"the second residual is in the sum, so {n} ranks have added it {n} times"),
+        ((0, 1), "the first residual is not added"),
+        ((1, 0), "the second residual is not added"),
     ):
         if torch.allclose(made, one_layer(whole, x, *times), rtol=1e-4, atol=1e-4):
             raise BrokenContract(
-                f"the residual is added once: {where} in the sum, so {n} ranks have added it {n} times. Sum "
-                "what the product makes, and add the residual afterwards."
+                f"the residual is added once: {where}. Sum what the product makes, and add the residual "
+                "afterwards."
             )
     raise BrokenContract(
-        "a sum stands directly after a product that is cut by inputs: two sums were made, and the first "
-        f"value is {made[0, 0]:.4f}, expected {expected[0, 0]:.4f}. Heads and inner values of two ranks are "
-        "not parts of a sum: they are different values."
+        f"a sum stands directly after a product that is cut by inputs: {ranks.num_sums} sums were made, "
+        f"and the first value is {made[0, 0]:.4f}, expected {expected[0, 0]:.4f}. Heads and inner values of "
+        "two ranks are not parts of a sum: they are different values."
     )
 
 

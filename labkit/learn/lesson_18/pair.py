@@ -28,8 +28,9 @@ from labkit.paths import ROOT
 SIZE = 2
 ANSWER = "answer: "  # begins the one line of a task; gloo prints lines of its own
 SOON = 10.0  # seconds that a rank waits for the other
-STARTED_IN, ANSWERED_IN = 120.0, 120.0  # seconds that we wait for both
+ANSWERED_IN = 120.0  # seconds that we wait for both
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PROOF = "In two processes, random layers, and the text of one process."
 ELSEWHERE = "stopped, because the other process did"
 
 Trial = Callable[[Any, TorchRanks], None]  # of a part, on each rank; raises BrokenContract
@@ -59,7 +60,7 @@ class Pair:
         except OptionError as error:
             return Report(False, f"{name}: {error}")
         number = next(self._numbers)
-        source_of(self.folder.name, number).write_text(source, encoding="utf-8")
+        (Path(self.folder.name) / f"part_{number}.py").write_text(source, encoding="utf-8")
         try:
             answer = self._ask({"trial": trial, "name": name, "number": number})
         except BaseException:
@@ -74,12 +75,11 @@ class Pair:
         return Report(answer["ok"], answer["text"])
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        seconds = ANSWERED_IN if self._job else STARTED_IN
         job = self._job or self._start()
         try:
             job.stdin.write(json.dumps(task) + "\n")
             job.stdin.flush()
-            line = self._said.get(timeout=seconds)
+            line = self._said.get(timeout=ANSWERED_IN)
         except (queue.Empty, BrokenPipeError):
             return None
         return None if line is None else json.loads(line)
@@ -177,12 +177,8 @@ def told_first(answers: list[list[Any]]) -> list[Any]:
 
 def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
     """What this rank says of a part."""
-    part, path = task["name"], source_of(sys.argv[1], task["number"])
-    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], "")
-
-
-def source_of(folder: str, number: int) -> Path:
-    return Path(folder) / f"part_{int(number)}.py"
+    part, path = task["name"], Path(sys.argv[1]) / f"part_{int(task['number'])}.py"
+    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], PROOF)
 
 
 class Elsewhere(Exception):

@@ -4,11 +4,13 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from statistics import median
 from typing import NamedTuple
 
 import pandas as pd
 
+from labkit.checks import shown
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.steps import noted
@@ -53,8 +55,7 @@ class Replica(NamedTuple):
 
 
 # Of two replicas, when the first must come first: by a sentence.
-Better = Callable[[Replica, Replica, int], bool]
-CONTRACTS: dict[str, Better] = {
+CONTRACTS: dict[str, Callable[[Replica, Replica, int], bool]] = {
     "load comes first": lambda a, b, most: a.load <= most < b.load,
     "of those with few enough requests, the longest prefix wins": lambda a, b, most: (
         max(a.load, b.load) <= most and a.seen > b.seen
@@ -68,9 +69,10 @@ CONTRACTS: dict[str, Better] = {
 
 
 def pairs() -> Iterator[tuple[Replica, Replica, int]]:
-    """Random replicas, and the load up to which one has few enough requests."""
+    """Random replicas, and the load up to which one has few enough requests; large loads, small loads and
+    turns, large turns."""
     draw = random.Random(18)
-    for _ in range(NUM_DRAWS):
+    for _, (loads, turns) in zip(range(NUM_DRAWS), cycle(((1000, 1), (1, 1), (1, 10**6))), strict=False):
         most = draw.randint(2, 9)
         a = Replica(draw.randint(0, 2 * most), draw.randint(0, 3), draw.randint(0, 9))
         b = Replica(
@@ -78,7 +80,7 @@ def pairs() -> Iterator[tuple[Replica, Replica, int]]:
             draw.choice((a.seen, draw.randint(0, 3))),
             draw.randint(0, 9),
         )
-        yield a, b, most
+        yield *(Replica(each.load * loads, each.seen, each.turn * turns) for each in (a, b)), most * loads
 
 
 def check_order(order: Order) -> Report:
@@ -90,7 +92,14 @@ def check_order(order: Order) -> Report:
                 if not better(a, b, most):
                     continue
                 first, second = (order(each.load, most, each.seen, each.turn) for each in (a, b))
-                if not first < second:
+                try:
+                    is_first = first < second
+                except TypeError:
+                    raise BrokenContract(
+                        f"a key is a tuple of numbers: for {a.words} it is {shown(first)}, and for {b.words} "
+                        f"{shown(second)}."
+                    ) from None
+                if not is_first:
                     raise BrokenContract(
                         f"{contract}: up to {most} requests are few enough, and {a.words} comes after "
                         f"{b.words}. Their keys are {first} and {second}, and the smaller one comes first."
@@ -179,9 +188,9 @@ class Outcome(NamedTuple):
     longest: int
 
 
-def run(load: Load, order: Order, num_replicas: int = 4) -> Outcome:
-    """Serve a load by replicas behind a router with this order."""
-    replicas = {f"replica {i}": SimulatedReplica() for i in range(num_replicas)}
+def run(load: Load, order: Order) -> Outcome:
+    """Serve a load by four replicas behind a router with this order."""
+    replicas = {f"replica {i}": SimulatedReplica() for i in range(4)}
     router = PrefixAffinity(order=order)
     cached, total, waits, longest = 0, 0, [], 0
     for now, text in load.requests():
@@ -193,12 +202,12 @@ def run(load: Load, order: Order, num_replicas: int = 4) -> Outcome:
     return Outcome(cached / total, waits, longest)
 
 
-def table(orders: Mapping[str, Order], num_replicas: int = 4) -> pd.DataFrame:
+def table(orders: Mapping[str, Order]) -> pd.DataFrame:
     """A row per load and order."""
     rows = []
     for name, load in LOADS.items():
         for word, order in orders.items():
-            outcome = run(load, order, num_replicas)
+            outcome = run(load, order)
             waits = sorted(outcome.first_token)
             rows.append(
                 {

@@ -16,6 +16,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven, small_model
 from labkit.learn.lesson_19.parts import Piece, Reply, Server, Write, events, own_engine
 from labkit.learn.steps import noted
+from labkit.serve.errors import ApiError
 from labkit.watch.failures import planted_failure
 
 NUM_DRAWN = 300  # answers
@@ -40,20 +41,19 @@ def check_frames(write: Write) -> Report:
     return noted(report, "19", "my_frames", write)
 
 
-def _completion(reason: str, error: str | None = None, num_tokens: int = 2) -> Completion:
-    ids = tuple(range(num_tokens))
-    timing = Timing(0.0, 0.0, ())
-    return Completion(0, (1, 2, 3), ids, FinishReason(reason), timing, small_model().tokenizer, error)
+def _completion(reason: str, error: str | None = None) -> Completion:
+    timing, tokenizer = Timing(0.0, 0.0, ()), small_model().tokenizer
+    return Completion(0, (1, 2, 3), (4, 5), FinishReason(reason), timing, tokenizer, error)
 
 
 def _drawn_frames(write: Write) -> None:
     rng = random.Random(2)
-    draws = []
-    for end in islice(cycle(ENDS), NUM_DRAWN):
-        texts = rng.choices(TEXTS, k=rng.randint(1, 4))
-        draws.append((texts, end, rng.random() < 0.5))
-    for texts, end, usage in sorted(draws, key=lambda draw: len(draw[0])):
-        _check_frames(write, texts, end, usage)
+    draws = [
+        (rng.choices(TEXTS, k=rng.randint(1, 4)), end, rng.random() < 0.5)
+        for end in islice(cycle(ENDS), NUM_DRAWN)
+    ]
+    for draw in sorted(draws, key=lambda draw: len(draw[0])):
+        _check_frames(write, *draw)
 
 
 def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> None:
@@ -76,16 +76,30 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
         if end == "fails":
             raise StreamError(FAILED)
 
-    frames = write(pieces(), Reply(usage))
+    reply = Reply(usage)
+    frames = write(pieces(), reply)
     if not inspect.isasyncgen(frames):
         raise BrokenContract(
             f"frames are yielded: it returned {shown(frames)}. Make it an async generator: `async def`, and "
             "`yield` for each frame."
         )
-    while (frame := drive(anext(frames, None))) is not None:
-        _check_form(frame, what)
-        sent.append(frame)
+    try:
+        while (frame := drive(anext(frames, None))) is not None:
+            _check_form(frame, what)
+            sent.append(frame)
+    except (StreamError, ApiError) as error:
+        raise BrokenContract(
+            f"an answer that fails ends with its error: {what}, the generator raised {shown(str(error))}. "
+            "Catch it around all frames, and yield `reply.error(error)`."
+        ) from error
+    if reply.told is not None and reply.told.__traceback__ and FAILED not in str(reply.told):
+        raise reply.told  # a mistake, which the reader's own `except` has caught
     bodies = list(events(b"".join(sent)))
+    ids = {body["id"] for body in bodies if isinstance(body, dict) and "id" in body}
+    if ids - {reply.chunk({})["id"]}:
+        raise BrokenContract(
+            f"an answer's frames have its id: {what}, some have another's. Keep nothing of other calls."
+        )
     _check_bodies(bodies, what, texts, end, usage)
     if late:
         raise BrokenContract(
@@ -97,21 +111,22 @@ def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> 
 def drive(awaitable: Awaitable[Any]) -> Any:
     """What an awaitable gives that waits for nothing; in a notebook an event loop runs already."""
     work = awaitable.__await__()
-    for _ in range(1000):
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
-    raise BrokenContract("frames wait for the next piece, and for nothing else.")
+    try:
+        while (waits_for := next(work)) is None:
+            pass
+    except StopIteration as done:
+        return done.value
+    raise BrokenContract(f"a part waits for what it is given, and for nothing else: {shown(waits_for)}.")
 
 
 def _check_form(frame: object, what: str) -> None:
     if not isinstance(frame, bytes):
         raise BrokenContract(f"a frame is bytes: {what}, it yielded {shown(frame)}. `event` makes them.")
-    text = frame.decode()
-    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2]:
+    text = frame.decode(errors="replace")
+    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2] or "\ufffd" in text:
         raise BrokenContract(
-            f"a frame is `data: `, one line, and an empty line: {what}, it yielded {shown(text)}."
+            f"a frame is `data:`, a blank, one line of UTF-8, and an empty line: {what}, it yielded "
+            f"{shown(text)}."
         )
 
 
@@ -142,7 +157,7 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         must(not is_done, "[DONE] is for a normal end", "[DONE] was sent", "It would take half for all.")
     if failed:
         must(
-            len(errors) == 1 and bodies[-1] == errors[0] and FAILED in errors[0]["error"]["message"],
+            errors == bodies[-1:] and isinstance(errors[0]["error"], dict) and FAILED in str(errors[0]),
             "an answer that fails ends with its error",
             f"the last frame is {shown(bodies[-1])}",
             "Catch it around all frames, and yield `reply.error(error)`.",
@@ -152,14 +167,6 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         "an error is for an answer that failed",
         f"{len(errors)} frames have one",
         "If the client has left, the pieces end without a completion: yield nothing more.",
-    )
-    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
-    expected_reasons = [end] if end in ("length", "stop") else []
-    must(
-        reasons == expected_reasons and (not reasons or choices[-1]["finish_reason"] == end),
-        "finish_reason says how an answer ended, once, at the end",
-        f"it is {reasons}, expected {expected_reasons}",
-        "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
     )
     if end in ("length", "stop"):
         must(
@@ -171,11 +178,19 @@ def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: s
         counted = [body for body in bodies if isinstance(body, dict) and body.get("usage")]
         wanted = [bodies[-2]] if usage else []
         must(
-            counted == wanted and len(counted) == usage,
+            counted == wanted and len(counted) == usage and not any(body["choices"] for body in counted),
             "usage comes last, and only if it is asked for",
             f"include_usage is {usage}, and {len(counted)} frames have it",
-            "`reply.usage(completion)` between the text's last frame and [DONE].",
+            "`reply.usage(completion)` is a frame between the text's last one and [DONE].",
         )
+    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
+    expected_reasons = [end] if end in ("length", "stop") else []
+    must(
+        reasons == expected_reasons and (not reasons or choices[-1]["finish_reason"] == end),
+        "finish_reason says how an answer ended, once, at the end",
+        f"it is {reasons}, expected {expected_reasons}",
+        "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
+    )
 
 
 def _frames_over_http(write: Write) -> None:
@@ -190,7 +205,14 @@ def _frames_over_http(write: Write) -> None:
         chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True, stop=stop))
         _same_answer(chunks, server.ask(PROMPT, NUM_TOKENS, stop=stop), False)
         with planted_failure(engine.decode_step, "start", at_call=5):
-            _is_told_of_a_failure(server)
+            try:
+                chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True))
+            except openai.APIError:
+                return
+            raise BrokenContract(
+                "an answer that fails ends with its error: a step of the engine failed, and the openai "
+                f"client took {len(chunks)} frames for a whole answer."
+            )
 
 
 def _same_answer(chunks: Sequence[Any], whole: Any, usage: bool) -> None:
@@ -205,14 +227,3 @@ def _same_answer(chunks: Sequence[Any], whole: Any, usage: bool) -> None:
         )
     if usage and chunks[-1].usage != whole.usage:
         raise BrokenContract(f"usage counts tokens: {chunks[-1].usage}, in one piece {whole.usage}.")
-
-
-def _is_told_of_a_failure(server: Server) -> None:
-    try:
-        chunks = list(server.ask(PROMPT, NUM_TOKENS, stream=True))
-    except openai.APIError:
-        return
-    raise BrokenContract(
-        f"an answer that fails ends with its error: a step of the engine failed, and the openai client took "
-        f"{len(chunks)} frames for a whole answer."
-    )

@@ -42,8 +42,7 @@ def check_leaving(leaving: Leaving) -> Report:
 class PlayedStream:
     """A stream that notes whether it was closed."""
 
-    def __init__(self) -> None:
-        self.is_closed = False
+    is_closed = False
 
     def close(self) -> None:
         self.is_closed = True
@@ -58,12 +57,13 @@ class PlayedStream:
 def _stays_while_it_is_there(leaving: Leaving) -> None:
     for num_streams in (1, 3):
         streams = [PlayedStream() for _ in range(num_streams)]
-        messages, told, early = ["http.request", "http.request", "http.disconnect"], [], list[PlayedStream]()
+        messages = [*["http.request"] * (1 + num_streams), "http.disconnect"]
+        told, early = [], list[PlayedStream]()
 
         async def receive() -> dict[str, str]:
             if "http.disconnect" not in told:  # noqa: B023
                 early.extend(stream for stream in streams if stream.is_closed)  # noqa: B023
-            told.append(messages[min(len(told), 2)])  # noqa: B023
+            told.append(messages[min(len(told), len(messages) - 1)])  # noqa: B023
             return {"type": told[-1]}  # noqa: B023
 
         waiting = leaving(receive, streams)
@@ -216,19 +216,20 @@ def _drawn_loads(admit: Admit) -> None:
     for unfinished, more, limit in sorted(draws, key=lambda draw: (draw[1] > draw[2], sum(draw))):
         unfinished = min(unfinished, limit)
         status = admit(unfinished, more, limit)
-        expected = 400 if more > limit else 429 if unfinished + more > limit else 200
+        if more > limit:
+            expected, rule = (
+                400,
+                "what can never be served is refused for good, as 429 brings a client back",
+            )
+        elif unfinished + more > limit:
+            expected, rule = 429, "a request for which there is no room now gets 429, before it begins"
+        else:
+            expected, rule = 200, "what there is room for is let in"
         if status != expected:
             raise BrokenContract(
-                f"{_RULES[expected]}: with {unfinished} answers unfinished, {more} more asked for and a "
+                f"{rule}: with {unfinished} answers unfinished, {more} more asked for and a "
                 f"limit of {limit} it answers {shown(status)}, expected {expected}."
             )
-
-
-_RULES = {
-    200: "what there is room for is let in",
-    429: "a request for which there is no room now gets 429, before it begins",
-    400: "what can never be served is refused for good: a client that gets 429 comes back",
-}
 
 
 def _full_server(admit: Admit) -> None:

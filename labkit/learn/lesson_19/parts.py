@@ -49,11 +49,12 @@ Admit = Callable[[int, int, int], int]
 class Reply:
     """The bodies of one answer's frames, as OpenAI's types have them.
 
-    include_usage: whether the client asked for the number of tokens at the end.
+    include_usage: whether the client asked for the number of tokens at the end. told: the last error of which
+    it was told.
     """
 
     def __init__(self, include_usage: bool = False, form: ChatForm | None = None) -> None:
-        self.include_usage = include_usage
+        self.include_usage, self.told = include_usage, None
         form = form or ChatForm(NAME)
         self._head = {"id": form.id, "object": "chat.completion.chunk", "created": form.created}
         self._head["model"] = form.model
@@ -73,6 +74,7 @@ class Reply:
 
     def error(self, error: BaseException) -> dict[str, Any]:
         """What went wrong, for the client."""
+        self.told = error
         return api_error(error).body
 
 
@@ -127,9 +129,6 @@ class Server(AbstractContextManager["Server"]):
         self.url = self._running.url
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
-    def __repr__(self) -> str:
-        return f"Server({self.engine.model.name} at {self.url})"
-
     def ask(self, text: str, max_tokens: int, **options: Any) -> Any:
         """A request of the `openai` client for a greedy answer of so many tokens to `text`.
 
@@ -164,7 +163,7 @@ class Server(AbstractContextManager["Server"]):
         tokenizer = self.engine.model.tokenizer
 
         def decoder(params: SamplingParams) -> OwnDecoder | TextDecoder:
-            return OwnDecoder(tokenizer, stops(params.stop)) if params.stop else inner(params)
+            return OwnDecoder(tokenizer, stops([*params.stop])) if params.stop else inner(params)
 
         return decoder
 
@@ -231,6 +230,7 @@ def events(stream: bytes) -> Iterator[dict[str, Any] | str]:
     for event in stream.decode().split("\n\n")[:-1]:
         data = event.removeprefix("data: ")
         try:
-            yield json.loads(data)
+            body = json.loads(data)
         except ValueError:
-            yield data
+            body = None
+        yield body if isinstance(body, dict) else data

@@ -23,7 +23,6 @@ from labkit.watch.replaced import noting, replaced
 
 # --- one request on one clock --------------------------------------------------------------------------
 
-CLIENT, LOOP, TOKENIZER, ENGINE, MODEL = "client", "event loop", "tokenizer", "engine", "model"
 ON_A_GPU = Variants("one_request_on_a_gpu")
 now = time.perf_counter
 
@@ -80,14 +79,14 @@ class Marks:
         """What is drawn."""
         arrived, admitted = self.timing.arrived, self.timing.admitted
         found = [
-            (CLIENT, "sends", self.began, self.entered),
-            (LOOP, "reads and checks", self.entered, self.checked),
-            (TOKENIZER, "text to tokens", self.checked, arrived),
-            (ENGINE, "waits in the queue", arrived, admitted),
-            *((ENGINE, work, start, end) for start, end, work in self.steps),
-            *((MODEL, work, start, end) for start, end, work in self.launches),
-            *((CLIENT, "a frame", at, at) for at in self.received),
-            *((LOOP, "a frame", start, end) for start, end in self.sends),
+            ("client", "sends", self.began, self.entered),
+            ("event loop", "reads and checks", self.entered, self.checked),
+            ("tokenizer", "text to tokens", self.checked, arrived),
+            ("engine", "waits in the queue", arrived, admitted),
+            *(("engine", work, start, end) for start, end, work in self.steps),
+            *(("model", work, start, end) for start, end, work in self.launches),
+            *(("client", "a frame", at, at) for at in self.received),
+            *(("event loop", "a frame", start, end) for start, end in self.sends),
         ]
         return [
             Stretch(lane, work, 1e3 * (start - self.began), 1e3 * (end - self.began))

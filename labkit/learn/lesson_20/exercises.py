@@ -1,5 +1,6 @@
 """Lesson 20: the exercises on the bytes of a workload, and on the part of a step to attack next."""
 
+from inspect import signature
 from random import Random
 
 from labkit.learn.exercise import Exercise
@@ -23,11 +24,6 @@ def limit_bytes(
     return weights + kv_tokens * kv_bytes_per_token
 
 
-def _workload(*numbers: int) -> dict[str, int]:
-    names = ("weight_bytes", "kv_bytes_per_token", "num_requests")
-    return dict(zip((*names, "max_batch_size", "prompt_len", "new_tokens"), numbers, strict=True))
-
-
 def draw_workload(rng: Random) -> dict[str, int]:
     """Draw arguments of `limit_bytes`: fewer requests than a batch holds, as many, or more, of which the last
     batch may not be full."""
@@ -37,7 +33,8 @@ def draw_workload(rng: Random) -> dict[str, int]:
     )
     weight_bytes, kv_bytes = rng.choice([(1000, 0), (0, 2), (rng.randint(1, 999), rng.randint(1, 99))])
     prompt_len, new_tokens = rng.randint(1, 99), rng.choice([1, 2, rng.randint(3, 40)])
-    return _workload(weight_bytes, kv_bytes, num_requests, max_batch_size, prompt_len, new_tokens)
+    numbers = (weight_bytes, kv_bytes, num_requests, max_batch_size, prompt_len, new_tokens)
+    return dict(zip(signature(limit_bytes).parameters, numbers, strict=True))
 
 
 LIMIT_BYTES = Exercise(

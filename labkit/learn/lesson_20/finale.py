@@ -83,7 +83,6 @@ def serve(mine: Assembly, load: Workload, rounds: int = 2) -> Finale:
 
 # --- host time of a step on every rung, the package's engine and the reader's in turn ------------------
 
-NUM_STEPS = 12  # of a run
 # With the model taken out there is nothing to launch, no layer and no prompt: these parts have nothing to do.
 WITHOUT_MODEL = ("launch", "layer_kernels", "latency", "batching")
 
@@ -130,7 +129,7 @@ def measure_staircase(
 
     def timed(number: str, parts: dict[str, Part]) -> float:
         engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
-        return min(time_host_steps(engine, NUM_STEPS).step_seconds)
+        return min(time_host_steps(engine, 12).step_seconds)
 
     measures = [partial(timed, *engine) for engine in (*package.items(), *yours.items())]
     for measure in measures:

@@ -30,7 +30,6 @@ from labkit.watch import PlantedError, planted_failure, steady_prompts
 
 PROMPTS = ("To be, or not", "ROMEO:\nGood night", "O gentle Romeo, if thou")
 NUM_TOKENS = 24  # of each text
-HOST_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,6 @@ class Patient:
         return InferenceEngine(
             model, self.rung.options, device="cpu", dtype=torch.float32, parts=self.parts, cache=cache
         )
-
-    def __repr__(self) -> str:
-        return f"{self.name}, which says that it is rung {self.rung.number}"
 
 
 # --- instruments ------------------------------------------------------------------------------------------
@@ -127,7 +123,7 @@ def host_times(rounds: int = 4) -> dict[str, Comparison]:
     taken out, the runs are made in turn, and the fastest step of each counts."""
 
     def timed(rung: Rung, parts: Mapping[str, Part]) -> float:
-        engine = host_engine(rung.options, HOST_BATCH, "cpu", parts)
+        engine = host_engine(rung.options, 64, "cpu", parts)
         return min(time_host_steps(engine, 12).step_seconds)
 
     found = {}

@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from gate_tests import mistake_tests
-from torch import nn
 
 from labkit.learn.lesson_20 import gate
 from labkit.learn.lesson_20.gate import check_model, logits_off
-from labkit.learn.lesson_20.int8 import Int8Linear, int8_model, quantize
+from labkit.learn.lesson_20.int8 import Int8Linear, int8_model
 from labkit.learn.progress import LessonProgress, progress
 from labkit.paths import ROOT
 
@@ -18,6 +16,7 @@ FLOATS = "self.numbers.to(x.dtype) * self.scale.to(x.dtype)"
 PRODUCT = f"        return F.linear(x, {FLOATS}, self.bias)"
 UNSCALED = "F.linear(x, self.numbers.to(x.dtype), self.bias)"
 KEPT = f"        self.kept = {FLOATS}\n        return F.linear(x, self.kept, self.bias)"
+LATER = f"        self.n = getattr(self, 'n', 0) + 1\n{PRODUCT} / self.n"
 SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(x.dtype).T
         return out if self.bias is None else out + self.bias"""
 BIAS = "        self.bias = linear.bias"
@@ -31,11 +30,16 @@ MISTAKES = [
     (MATRIX, "torch.where(scale == 0, 1, scale)", "scale", "a scale is a finite number above 0 found for a"),
     (MATRIX, f"return {RETURNED}", "pass", "gave None, expected two tensors"),
     (MATRIX, RETURNED, f"[{RETURNED}]", ""),
+    (MATRIX, RETURNED, RETURNED + ".tolist()", "gave an object of type Tensor and an object of type list"),
     (MATRIX, "    scale = weight", "    weight = weight.float()\n    scale = weight", ""),
     (LAYER, CHECKED, "check_layer(lambda linear: linear)", "None of its tensors is torch.int8: fill in step"),
     (LAYER, CHECKED, "check_layer(lambda linear: None)", "a layer is an nn.Module found a layer of 8 to 6"),
     (LAYER, PRODUCT, f"        return {UNSCALED} * self.scale.to(x.dtype).T", "the bias is added once, and"),
     (LAYER, PRODUCT, f"{PRODUCT}.float()", "in torch.float32, expected (2, 5, 6) in torch.float16"),
+    (LAYER, PRODUCT, LATER, "a product is that of the rounded weights"),
+    (LAYER, PRODUCT, PRODUCT.replace("return", ""), "a layer returns its product"),
+    (LAYER, PRODUCT, f"        x *= 2\n{PRODUCT} / 2", "an input stays as it is"),
+    (LAYER, 'self.register_buffer("scale", scale)', "self.scale = scale", "has 1 tensors that"),
     (LAYER, PRODUCT, KEPT, "Make floats of the numbers anew in each call"),
     (LAYER, PRODUCT, SCALED, ""),
     (LAYER, BIAS, f"{BIAS}\n        self.old = linear", "Keep neither the old layer nor its matrix"),
@@ -51,14 +55,8 @@ shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
 # --- a model in an engine -----------------------------------------------------------------------------
 
 
-class PlainAttributes(nn.Module):
-    def __init__(self, linear):
-        super().__init__()
-        self.numbers, self.scale = quantize(linear.weight.detach())
-        self.bias = linear.bias
-
-    def forward(self, x):
-        return F.linear(x, self.numbers.to(x.dtype) * self.scale.to(x.dtype), self.bias)
+class PlainAttributes(Int8Linear):
+    register_buffer = Int8Linear.__setattr__
 
 
 class DependsOnTheBatch(Int8Linear):
@@ -87,9 +85,8 @@ def test_a_right_model_passes_and_says_what_it_holds():
     report = check_model(Int8Linear)
     assert report.ok, report.text
     assert report.text.startswith("model: right. 1.03 bytes per weight; logits are off by 0.5 % of ")
-    assert (
-        "weights" not in progress().get("20", LessonProgress()).gates
-    )  # the package's own is no progress of the reader's
+    # The package's own is no progress of the reader's.
+    assert "weights" not in progress().get("20", LessonProgress()).gates
 
 
 @pytest.mark.slow

@@ -12,14 +12,11 @@ VISITS = {
     "shared": {"share": True},
     "failing": {"fail": True},
     "small blocks": {"block_size": 4},
-    "failing in small blocks": {"fail": True, "block_size": 4},
+    "both": {"fail": True, "block_size": 4},
 }
 SHOWN = {
     ("A", "shared"): "2 of 3 texts match transformers; every block is accounted for",
-    (
-        "B",
-        "failing in small blocks",
-    ): "only up to step 3, which could not be undone: it refuses every call (BrokenEngineError)",
+    ("B", "both"): "only up to step 3, which could not be undone: it refuses every call (BrokenEngineError)",
 }
 
 
