@@ -1,8 +1,8 @@
 """Random schedules: requests join, share prompts, are cancelled and preempted, and each move is proven."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -74,12 +74,8 @@ class Schedule:
         Raises BrokenContract that tells what was off first, and the moves that led there. What else the
         engine raises passes through.
         """
-        try:
+        with telling(self._told):
             self._play(num_moves)
-        except Exception as error:
-            if broken := broken_behind(error):
-                raise BrokenContract(f"{broken}{self._told()}") from error
-            raise
 
     def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
@@ -180,6 +176,17 @@ class Schedule:
             raise BrokenContract(
                 f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
             )
+
+
+@contextmanager
+def telling(story: Callable[[], str] = str) -> Iterator[None]:
+    """Inside the block, a broken contract is raised in place of any error that came behind it."""
+    try:
+        yield
+    except Exception as error:
+        if broken := broken_behind(error):
+            raise BrokenContract(f"{broken}{story()}") from error
+        raise
 
 
 def broken_behind(error: BaseException | None) -> BrokenContract | None:

@@ -1,7 +1,7 @@
 """Lesson 06: slots on the device that follow what the host knows."""
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import Part
 from labkit.ladder import LADDER
-from labkit.learn.exercise import BrokenContract
+from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates import Gate, Report
 from labkit.learn.gates.gate import Build, raised, small_model
 from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven, wrong_padding
@@ -37,13 +37,14 @@ def engine_of(build: Build, *num_new: int) -> InferenceEngine:
 
 @contextmanager
 def told(story: str) -> Iterator[None]:
-    """A context in which a broken contract is told with the moves that led there."""
+    """A context in which a broken contract, or another error, is told with the moves that led there."""
     try:
         yield
-    except Exception as error:
-        if broken := broken_behind(error):
-            raise BrokenContract(f"{broken} (In this: {story}.)") from error
+    except Unattempted:
         raise
+    except Exception as error:
+        broken = broken_behind(error) or f"every step can be made: the engine {raised(error)}."
+        raise BrokenContract(f"{broken} (In this: {story}.)") from error
 
 
 def copied_in_the_middle(build: Build, sent_once: Collection[str]) -> None:
@@ -79,17 +80,8 @@ def taken_over(build: Build, sent_once: Collection[str]) -> None:
     with told(story), launches_proven(engine, sent_once):
         for _ in range(3):
             engine.step()
-        try:
-            while engine.has_work:
-                engine.step()
-        except Exception as error:
-            if broken_behind(error):
-                raise
-            raise BrokenContract(
-                "slots of those who left are free again: where all slots were taken, the engine "
-                f"{raised(error)}. Take back the slots of all sessions that are not in the step before "
-                "you look for free ones."
-            ) from error
+        while engine.has_work:
+            engine.step()
 
 
 def joins_at_a_boundary(build: Build, sent_once: Collection[str]) -> None:
@@ -129,19 +121,9 @@ def fails_before_the_update(build: Build, sent_once: Collection[str]) -> None:
     engine = engine_of(build, 9, 9)
     story = "two requests join; no room can be made for their first step; steps to their end"
     with told(story), launches_proven(engine, sent_once):
-        try:
-            with planted_failure(engine.kv_manager, "reserve_token_batch"):
-                while engine.has_work:
-                    engine.step()
-        except PlantedError:
-            pass
-        except Exception as error:
-            if broken_behind(error):
-                raise
-            raise BrokenContract(
-                f"who is forgotten has no slot: `forget` of sessions that had none yet {raised(error)}. "
-                "A step can fail before its update."
-            ) from error
+        with suppress(PlantedError), planted_failure(engine.kv_manager, "reserve_token_batch"):
+            while engine.has_work:
+                engine.step()
         while engine.has_work:
             engine.step()
 
