@@ -70,7 +70,8 @@ def wrong_number(engine: InferenceEngine) -> str:
     """The first token whose key or value in the cache is not what the model makes of it."""
     manager = engine.kv_manager
     for name, holder, token_ids in held_by(engine):
-        for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
+        for layer_idx in range(manager.num_layers):
+            block_ids = holder.block_ids_per_layer[layer_idx % manager.num_tables]
             with torch.inference_mode():
                 stored = manager.dense_kv(layer_idx, block_ids)
             for noun, have, made in zip(

@@ -10,6 +10,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started, undo
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate
+from labkit.learn.gates.reservations import proven_reservation
 from labkit.learn.lesson_05.work import CountedDict
 from labkit.watch import replaced
 
@@ -103,36 +104,14 @@ def made_ready(engine: InferenceEngine) -> int:
 
 @torch.inference_mode()
 def reserved(build: Build) -> None:
-    """`reserve_token_batch`, where there is one, makes room and counts as the package's does, and `truncate`
-    undoes it.
-    """
+    """`reserve_token_batch`, where there is one, makes room, and `truncate` undoes it."""
     engine = started(build)
-    if not hasattr(engine.kv_manager, "reserve_token_batch"):
+    manager: Any = engine.kv_manager
+    if not hasattr(manager, "reserve_token_batch"):
         return
-    twin = started(
-        lambda model, **settings: InferenceEngine(
-            model, LADDER["05"].options, device=engine.device, **settings
-        )
-    )
-    for table_idx in range(engine.kv_manager.num_tables):
-        sides = []
-        for side in (engine, twin):
-            lists = [s.block_ids_per_layer[table_idx] for s in side.scheduler.running.values()]
-            manager: Any = side.kv_manager
-            changed = manager.reserve_token_batch(table_idx, lists)
-            sides.append((list(changed), [side.kv_manager.num_tokens(ids) for ids in lists]))
-        (changed, counted), (expected_changed, expected) = sides
-        name = "`reserve_token_batch` makes room for one token per request, and counts it"
-        if counted != expected:
-            raise BrokenContract(
-                f"{name}: layer {table_idx} counts {counted} tokens of the requests, expected {expected}. "
-                "Make the last block ready, then count one token more in its record."
-            )
-        if changed != expected_changed:
-            raise BrokenContract(
-                f"{name}: layer {table_idx}'s lists {changed} were said to have changed, expected "
-                f"{expected_changed}. A list changes when its last block is new or a copy."
-            )
+    reserve = proven_reservation(manager, manager.reserve_token_batch)
+    for table_idx in range(manager.num_tables):
+        reserve(table_idx, [s.block_ids_per_layer[table_idx] for s in engine.scheduler.running.values()])
     undo(engine)
 
 

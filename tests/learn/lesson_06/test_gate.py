@@ -49,7 +49,7 @@ MISTAKES = [
     (ONCE, NEWCOMERS, "self.send_states(dict(zip(requests, sessions)))", "was sent for request"),
     (ONCE, "sessions != self.mapped", "set(sessions) - set(self.mapped)", "rows after the batch are padding"),
     (ONCE, SENT, TOKENS, "last_token_ids was sent for request"),
-    (ONCE, "self.slot_of.pop(session, None)", "del self.slot_of[session]", "at `del self.slot_of[session]`. try (In this: two"),
+    (ONCE, "self.slot_of.pop(session, None)", "del self.slot_of[session]", "at `del self.slot_of[s"),
     (ONCE, "    def forget", NO_PADDING, "context_lens[4] is 0, expected -1."),
 ]  # fmt: skip
 
