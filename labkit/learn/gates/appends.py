@@ -16,6 +16,7 @@ from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
+from labkit.learn.lesson_02.exercises import blocks_for_a_step
 from labkit.watch import PlantedError, noting, planted_failure, replaced
 
 # In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
@@ -107,17 +108,10 @@ def _take(taken: Counter[int], layer_idx: int, start: int) -> None:
 
 
 def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:
-    """How many blocks a layer's append of a token to each of these takes, one after the other: who copies a
-    shared block leaves it with a holder less."""
-    copied: Counter[int] = Counter()
-    num_needed = 0
-    for _, session in running:
-        last = session.block_ids_per_layer[layer_idx][-1]
-        is_full = manager.info(last).length == manager.block_size
-        is_shared = manager.refcount(last) - copied[last] > 1
-        num_needed += is_full or is_shared
-        copied[last] += is_shared and not is_full
-    return num_needed
+    """How many blocks a layer's append of a token to each of these takes, one after the other."""
+    last = [session.block_ids_per_layer[layer_idx][-1] for _, session in running]
+    lengths, holders = [manager.info(i).length for i in last], [manager.refcount(i) for i in last]
+    return blocks_for_a_step(last, lengths, holders, manager.block_size)
 
 
 def _watched(

@@ -1,7 +1,8 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ LAYER = 1  # that is written; whatever runs over its end is seen in the next one
 SLACK = 256  # numbers behind the last key, so that a load without a mask meets memory of ours
 INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
 
+T = TypeVar("T")
 PathOf = Callable[[bool, bool], str]  # (whether the whole batch is written, whether all are at one position)
 
 
@@ -54,15 +56,16 @@ def right_again(path_of: PathOf) -> Trial:
         for first, second in PAIRS:
             paths = [path_of(case.is_whole, is_constant(case.pos)) for case in (first, second)]
             indices = first.indices
-            _, *ended = map(id, indices)
+            ended = [*map(id, indices)]
             try:
                 _try(kv_write, first, paths[0], device, indices=indices)
             except BrokenContract:
                 return
             rows, *lists = second.indices
             del indices  # the lists, unless the reader's part keeps them
+            lists = [in_place_of(ended, numbers.copy) for numbers in lists]
             try:
-                _try(kv_write, second, paths[1], device, indices=(rows, *map(in_place_of, ended, lists)))
+                _try(kv_write, second, paths[1], device, indices=(rows, *lists))
             except BrokenContract as broken:
                 raise BrokenContract(
                     "a write uses its own lists, and none that was kept from another write: after a write to "
@@ -73,13 +76,13 @@ def right_again(path_of: PathOf) -> Trial:
     return trial
 
 
-def in_place_of(ended: int, numbers: list[int]) -> list[int]:
-    """The same numbers, where in memory the list with this `id` has ended if Python gives them that place
+def in_place_of(ended: Collection[int], make: Callable[[], T]) -> T:
+    """What is made, where in memory something with one of these `id`s has ended if Python gives it that place
     soon."""
     elsewhere = []
     for _ in range(100):
-        made = numbers[:]
-        if id(made) == ended:
+        made = make()
+        if not ended or id(made) in ended:
             break
         elsewhere.append(made)  # its place stays taken
     return made
