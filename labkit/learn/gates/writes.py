@@ -1,6 +1,6 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TypeVar
 
@@ -193,7 +193,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
     place = (layer_idx, block, head, slot, d)
     there, wanted, was = (float(numbers[place]) for numbers in (pool, expected, before))
     owner = owners.get((layer_idx, block, slot))
-    at = f"{_place(place)} of {case.head_dim}"
+    at = f"{place_of(place)} of {case.head_dim}"
     if owner is None:
         why = MASK if case.is_whole else f"{PART} Everything that is not named stays as it is."
         raise BrokenContract(
@@ -202,9 +202,9 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
         )
     is_untouched = there == was
     told, told_wanted = beside(there, wanted)
-    found = " (nothing was written)" if is_untouched else _whose(new, there)
+    found = " (nothing was written)" if is_untouched else whose(there, {noun: new})
     elsewhere = ((pool == wanted) & (before != wanted)).nonzero().tolist()
-    went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
+    went = f" (it went to {place_of(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
         f"{told}{found}, expected {told_wanted}{went}. "
@@ -226,16 +226,19 @@ SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take ever
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 
 
-def _whose(new: Tensor, number: float) -> str:
-    """Whose number of the new ones [B, H, D] was found, in brackets; empty if it is none of theirs."""
-    places = (new == number).nonzero().tolist()
-    return " (that of request {}, head {}, number {})".format(*places[0]) if places else ""
+def whose(number: float, new: Mapping[str, Tensor]) -> str:
+    """Which of the new numbers [B, H, D], by what they are, was found, in brackets; empty if it is none."""
+    for noun, tensor in new.items():
+        for row, head, d in (tensor == number).nonzero().tolist():
+            return f" (number {d} of the {noun} of row {row}, head {head})"
+    return ""
 
 
-def _place(index: Sequence[int]) -> str:
+def place_of(index: Sequence[int], slot_name: str = "slot") -> str:
+    """Where a number of a pool [L, N, H, block_size, D] is, in words; the layer if it is not LAYER."""
     layer_idx, block, head, slot, d = index
     where = f"layer {layer_idx - LAYER:+}, " if layer_idx != LAYER else ""
-    return f"{where}slot {slot} of block {block}, head {head}, number {d}"
+    return f"{where}{slot_name} {slot} of block {block}, head {head}, number {d}"
 
 
 def _written_twice(run: KernelRun) -> tuple[int, Program, Program] | None:
@@ -313,27 +316,37 @@ class IndexTensors(OperatorMode):
 
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
-
-    The pool's memory is only reserved; a few pages are touched. Where 4.3 GB cannot be reserved, nothing is
-    proven.
-    """
+    """A trial: what is written into a far block is there."""
     kv_write, device = _built(build)
     for case in FAR_CASES:
-        try:
-            pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.uint8, device=device)
-        except RuntimeError:
-            return
-        for block in (0, 1, FAR_BLOCK):
-            pool[block] = 0
-        k_layer, v_layer = pool.unbind(1)
-        new = torch.full((2, case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
-        with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
-            kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        if not (pool[FAR_BLOCK, :, :, case.pos[0]] == 7).all():
-            at = "in block 0" if pool[0].any() else "not there"
-            raise BrokenContract(
-                f"a place in a large pool is found: {case}, whose numbers begin 2**32 behind the pool's "
-                f"first, what was written is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the block "
-                "after its load."
-            )
+
+        def write(new: Tensor, k_layer: Tensor, v_layer: Tensor) -> None:
+            kv_write.write(k_layer, v_layer, new, new, *case.indices)  # noqa: B023
+
+        new = torch.full((case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
+        check_far_block(write, new, str(case), case.pos[0])
+
+
+def check_far_block(
+    write: Callable[[Tensor, Tensor, Tensor], object], new: Tensor, what: str, slot: int = 0
+) -> None:
+    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
+
+    write: of the new values [B, 2, 64] and both pools. The pools' memory is only reserved; a few pages are
+    touched. Where it cannot be reserved, nothing is proven.
+    """
+    try:
+        pool = new.new_empty(FAR_BLOCK + 1, 2, 2, 64, 64)
+    except RuntimeError:
+        return
+    for block in (0, 1, FAR_BLOCK):
+        pool[block] = 0
+    with record_accesses() if new.device.type == "cpu" else nullcontext():  # nothing outside is touched
+        write(new, *pool.unbind(1))
+    if not (pool[FAR_BLOCK, :, :, slot] == new[0, 0, 0]).all():
+        at = "in block 0" if pool[0].any() else "not there"
+        raise BrokenContract(
+            f"a place in a large pool is found: {what}, in block {FAR_BLOCK}, whose numbers begin 2**32 "
+            f"behind the pool's first, and is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the "
+            "block after its load."
+        )

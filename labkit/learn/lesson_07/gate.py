@@ -1,6 +1,6 @@
 """Lesson 07: one table of blocks for all layers, and an attention that stores."""
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -20,11 +20,10 @@ from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.gates.schedule import Invariant
 from labkit.learn.gates.write_cases import FAR_BLOCK
-from labkit.watch.accesses import record_accesses
+from labkit.learn.gates.writes import LAYER, NUM_LAYERS, check_far_block, place_of, whose
 
 # --- trials of an attention that also stores, every number of a small pool compared --------------------
 
-NUM_LAYERS, LAYER = 3, 1  # whatever runs over the end of the layer that is written is seen beside it
 NUM_BLOCKS, NUM_HEADS = 6, 2
 
 
@@ -74,28 +73,15 @@ def right_places(build: Build) -> None:
 
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A trial: a block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
-
-    The pool's memory is only reserved; a few pages are touched. Where 8.6 GB cannot be reserved, nothing is
-    proven.
-    """
+    """A trial: what is stored in a far block is there."""
     attention, device = _attention_of(build)
-    try:
-        pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.float16, device=device)
-    except RuntimeError:
-        return
-    pool[0], pool[FAR_BLOCK] = 0, 0
-    query, key, value = torch.full((3, 1, 2, 64), 7, dtype=torch.float16, device=device)
     table, length = (torch.tensor(i, dtype=torch.int32, device=device) for i in ([[FAR_BLOCK]], [0]))
-    with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
-        attention(query, key, value, *pool.unbind(1), table, length, length.long(), 1)
-    if not (pool[FAR_BLOCK, :, :, 0] == 7).all():
-        at = "in block 0" if pool[0].any() else "not there"
-        raise BrokenContract(
-            f"a place in a large pool is found: a token was stored in block {FAR_BLOCK}, whose numbers begin "
-            f"2**32 behind the pool's first, and is {at}. `block * stride_n` needs 64 bits: `.to(tl.int64)` "
-            "the block after its load."
-        )
+
+    def store(new: Tensor, *pools: Tensor) -> None:
+        attention(new, new, new, *pools, table, length, length.long(), 1)
+
+    new = torch.full((1, 2, 64), 7, dtype=torch.float16, device=device)
+    check_far_block(store, new, "a token was stored")
 
 
 def _attention_of(build: Build) -> tuple[PagedAttentionAppend, torch.device]:
@@ -154,10 +140,10 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
     lacking = [at for at in wrong if (at[0], at[1], at[3]) in owners]
     on_top = [at for at in wrong if (at[0], at[1], at[3]) not in owners]
     at = (lacking or on_top)[0]
-    layer_idx, block, _, place, d = at
+    layer_idx, block, _, place, _ = at
     there, wanted = float(pool[tuple(at)]), float(expected[tuple(at)])
     owner = owners.get((layer_idx, block, place))
-    where = f"{_named(at)}, number {d} of {case.head_dim}"
+    where = f"in {place_of(at, 'place')} of {case.head_dim}"
     if owner is None:
         raise BrokenContract(
             f"nothing is stored but the new tokens: {case}, a {noun} {where}, was {wanted:.3f} and is "
@@ -165,30 +151,15 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
             "that its table names belongs to somebody."
         )
     if pool[tuple(at)].isnan():
-        elsewhere = f"no number; what was stored is {_named(on_top[0])}" if on_top else ""
+        elsewhere = f"no number; what was stored is in {place_of(on_top[0], 'place')}" if on_top else ""
         found = f" ({elsewhere or 'nothing was stored'})"
     else:
-        found = _whose(there, new)
+        found = whose(there, new)
     raise BrokenContract(
         f"each new {noun} is at the end of its sequence: {case}, the {noun} of row {owner} {where}, is "
         f"{there:.3f}{found}, expected {wanted:.3f}. The block is what the slot's table names at length "
         "// block_size, the place in it is length % block_size, and each head has its own part of a block."
     )
-
-
-def _whose(there: float, new: dict[str, Tensor]) -> str:
-    """Which number of the new keys and values [B, H, D] was stored at a place, in brackets; "" if none."""
-    for noun, tensor in new.items():
-        for row, head, d in (tensor == there).nonzero().tolist():
-            return f" (number {d} of the {noun} of row {row}, head {head})"
-    return ""
-
-
-def _named(at: list[int]) -> str:
-    """Where a number of a pool is, in words. at: its layer, block, head, place and number."""
-    layer_idx, block, head, place, _ = at
-    layer = {-1: "in the layer before, ", 0: "", 1: "in the next layer, "}[layer_idx - LAYER]
-    return f"{layer}in place {place} of block {block}, head {head}"
 
 
 def _compare_attention(out: object, expected: Tensor, case: Case) -> None:

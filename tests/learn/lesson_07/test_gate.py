@@ -68,7 +68,7 @@ MISTAKES = [
     (RESERVE, EACH, IS_FULL, "a reserved block has one holder found block"),
     (RESERVE, EACH, ASKS_ALL, "[0, 1] is returned, expected [0]: of the lists"),
     (RESERVE, READY, SWALLOWED, "a reservation that finds no block raises"),
-    (KERNEL, ".to(tl.int64)", "", "and is in block 0. try `block * stride_n` needs 64 bits"),
+    (KERNEL, ".to(tl.int64)", "", "and is in block 0. try `block * stride` needs 64 bits"),
     (KERNEL, "SIZE) * D + d", "SIZE) * 16 + d", "head 0, number 0 of 32, is"),
     (KERNEL, "        tl.store(k_cache_ptr + place, key)\n", "", "(nothing was stored)"),
     (KERNEL, "length % BLOCK_SIZE)", "(length + 1) % BLOCK_SIZE)", "was stored is in place 2 of block 2,"),
