@@ -14,23 +14,36 @@ THREADS = 32  # of a warp
 REGISTER_UNIT = 256  # registers are handed out to a warp in pieces of so many
 
 
-class H100:
-    """Limits of a GPU; all but the first, the L2 cache and the memory are those of one multiprocessor.
+@dataclass(frozen=True)
+class GPU:
+    """Limits of a GPU; all but the first, the L2 cache and the memory are those of one multiprocessor."""
 
-    Of compute capability 9.0: NVIDIA's Hopper Tuning Guide, section "Occupancy" and "Unified Shared
-    Memory/L1/Texture Cache", and the CUDA C++ Programming Guide, table "Technical Specifications per Compute
-    Capability" (https://docs.nvidia.com/cuda/hopper-tuning-guide/). Of the H100 with SXM5: NVIDIA's white
-    paper "H100 Tensor Core GPU Architecture".
-    """
+    name: str
+    multiprocessors: int
+    registers: int  # of 32 bits
+    shared_kb: int
+    reserved_kb: int  # of shared memory, for each program
+    warps: int
+    programs: int
+    l2_mb: int
+    memory_gb: int
 
-    multiprocessors = 132
-    registers = 65_536  # of 32 bits
-    shared_kb = 228
-    reserved_kb = 1  # of shared memory, for each program
-    warps = 64
-    programs = 32
-    l2_mb = 50
-    memory_gb = 80
+
+# Of compute capability 9.0: NVIDIA's Hopper Tuning Guide, section "Occupancy" and "Unified Shared
+# Memory/L1/Texture Cache", and the CUDA C++ Programming Guide, table "Technical Specifications per Compute
+# Capability" (https://docs.nvidia.com/cuda/hopper-tuning-guide/). Of the H100 with SXM5: NVIDIA's white paper
+# "H100 Tensor Core GPU Architecture".
+H100 = GPU(
+    "H100",
+    multiprocessors=132,
+    registers=65_536,
+    shared_kb=228,
+    reserved_kb=1,
+    warps=64,
+    programs=32,
+    l2_mb=50,
+    memory_gb=80,
+)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from labkit.kvcache.kv_write import KVWrite, is_constant
 from labkit.learn.answers import beside, one_line
@@ -15,12 +14,13 @@ from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
 from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_BLOCK, FAR_CASES, NUM_BLOCKS, PAIRS, Case
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
-from labkit.watch.operators import OperatorMode, tensors_of
+from labkit.watch.capture import LaunchRecorder
 
 NUM_LAYERS = 3
 LAYER = 1  # that is written; whatever runs over its end is seen in the next one
 SLACK = 256  # numbers behind the last key, so that a load without a mask meets memory of ours
 INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
+MAKES_INDICES = ("aten.lift_fresh", "aten.arange")  # operators by which Python's numbers become tensors
 
 T = TypeVar("T")
 PathOf = Callable[[bool, bool], str]  # (whether the whole batch is written, whether all are at one position)
@@ -287,28 +287,18 @@ def few_indices(build: Build) -> None:
         )
         new = torch.ones(2, case.batch_size, case.num_heads, case.head_dim, device=device)
         # An index that is out of date could lead anywhere: nothing outside is touched.
-        with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors() as made:
+        with record_accesses() if device.type == "cpu" else nullcontext(), LaunchRecorder() as seen:
             path = kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        if made.count > INDEX_TENSORS.get(path, made.count):
+        made = [
+            tensor for launch in seen.launches if launch.name in MAKES_INDICES for tensor in launch.outputs
+        ]
+        count = sum(tensor.dtype in (torch.int32, torch.int64) for tensor in made)
+        if count > INDEX_TENSORS.get(path, count):
             raise BrokenContract(
-                f"no index is sent that the path does not need: {case}, {made.count} index tensors were "
+                f"no index is sent that the path does not need: {case}, {count} index tensors were "
                 f"made, expected at most {INDEX_TENSORS[path]} on the path {path!r}, once for keys and "
                 f"values. {HINTS[path]}"
             )
-
-
-class IndexTensors(OperatorMode):
-    """Counts the integer tensors that are made of Python's numbers inside its `with`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Note a tensor of indices."""
-        if func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.arange):
-            indices = [made for made in tensors_of(out) if made.dtype in (torch.int32, torch.int64)]
-            self.count += len(indices)
 
 
 # --- far away -------------------------------------------------------------------------------------------

@@ -8,19 +8,14 @@ from functools import cache
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import FusedDeviceStep
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.lesson_09.fused_layer import whose_kernels
-from labkit.learn.lesson_09.proofs import (
-    attention_proven,
-    layer_proven,
-    linear_residual_proven,
-    norm_linear_proven,
-)
+from labkit.learn.lesson_09.proofs import attention_proven, layer_proven
 from labkit.learn.lesson_09.steps import TenKernelStep
 from labkit.model import LanguageModel
 from labkit.watch.launches import count_kernels, device_step_of, log_step
@@ -45,8 +40,8 @@ def uneven_model() -> LanguageModel:
 
 
 def right_kernels(build: Build) -> None:
-    """Raise BrokenContract for a kernel of a step that is not what its plain twin is, whichever way the step
-    is launched. Whatever else is wrong is left to the schedules."""
+    """Raise BrokenContract for an attention or a layer that is not what its plain twin is, whichever way the
+    step is launched. Whatever else is wrong is left to the schedules."""
     engine: InferenceEngine = build(
         uneven_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
     )
@@ -54,7 +49,6 @@ def right_kernels(build: Build) -> None:
     try:
         with ExitStack() as stack:
             if isinstance(step, FusedDeviceStep):
-                stack.enter_context(replaced(step, "kernels", _with_proofs))
                 stack.enter_context(replaced(step, "layer", layer_proven(step)))
             stack.enter_context(replaced(step.attention, "attention", attention_proven))
             # Not a graph of it, which was captured before.
@@ -64,13 +58,6 @@ def right_kernels(build: Build) -> None:
         raise
     except Exception:
         return
-
-
-def _with_proofs(kernels: FusedKernels) -> FusedKernels:
-    return kernels._replace(
-        norm_linear=norm_linear_proven(kernels.norm_linear),
-        linear_residual=linear_residual_proven(kernels.linear_residual),
-    )
 
 
 def few_kernels(build: Build) -> None:
