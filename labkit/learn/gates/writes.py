@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from labkit.kvcache.kv_write import KVWrite, is_constant
+from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
@@ -23,57 +24,45 @@ INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
 MAKES_INDICES = ("aten.lift_fresh", "aten.arange")  # operators by which Python's numbers become tensors
 
 T = TypeVar("T")
-PathOf = Callable[[bool, bool], str]  # (whether the whole batch is written, whether all are at one position)
 
 
-def right_slots(path_of: PathOf) -> Trial:
+def write_trials(*paths: str) -> tuple[Trial, ...]:
+    """The trials of a write that has these of the paths for a whole batch beside the generic one."""
+    return partial(right_again, paths=paths), partial(right_slots, paths=paths), few_indices, far_blocks
+
+
+def right_slots(build: Build, paths: Sequence[str]) -> None:
     """A trial: each key and value is in its slot, all others are as they were, and the path is the right
-    one.
-
-    path_of: the name of the path for a whole batch or not, at one position or not.
-    """
-
-    def trial(build: Build) -> None:
-        kv_write, device = _built(build)
-        for case in CASES:
-            path = path_of(case.is_whole, is_constant(case.pos))
-            _try(kv_write, case, path, device)
-            if device.type == "cuda":  # and now that it is known to be harmless, compiled
-                _try(kv_write, case, path, device, recorded=False)
-
-    return trial
+    one."""
+    kv_write, device = _built(build)
+    for case in CASES:
+        _try(kv_write, case, paths, device)
+        if device.type == "cuda":  # and now that it is known to be harmless, compiled
+            _try(kv_write, case, paths, device, recorded=False)
 
 
-def right_again(path_of: PathOf) -> Trial:
+def right_again(build: Build, paths: Sequence[str]) -> None:
     """A trial: a second write, which differs from the first in one of its lists, goes where its own lists
-    say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`.
-
-    path_of: as `right_slots` takes it.
-    """
-
-    def trial(build: Build) -> None:
-        kv_write, device = _built(build)
-        for first, second in PAIRS:
-            paths = [path_of(case.is_whole, is_constant(case.pos)) for case in (first, second)]
-            indices = first.indices
-            ended = [*map(id, indices)]
-            try:
-                _try(kv_write, first, paths[0], device, indices=indices)
-            except BrokenContract:
-                return
-            rows, *lists = second.indices
-            del indices  # the lists, unless the reader's part keeps them
-            lists = [in_place_of(ended, numbers.copy) for numbers in lists]
-            try:
-                _try(kv_write, second, paths[1], device, indices=(rows, *lists))
-            except BrokenContract as broken:
-                raise BrokenContract(
-                    "a write uses its own lists, and none that was kept from another write: after a write to "
-                    f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
-                    f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
-                ) from broken
-
-    return trial
+    say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`."""
+    kv_write, device = _built(build)
+    for first, second in PAIRS:
+        indices = first.indices
+        ended = [*map(id, indices)]
+        try:
+            _try(kv_write, first, paths, device, indices=indices)
+        except BrokenContract:
+            return
+        rows, *lists = second.indices
+        del indices  # the lists, unless the reader's part keeps them
+        lists = [in_place_of(ended, numbers.copy) for numbers in lists]
+        try:
+            _try(kv_write, second, paths, device, indices=(rows, *lists))
+        except BrokenContract as broken:
+            raise BrokenContract(
+                "a write uses its own lists, and none that was kept from another write: after a write to "
+                f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
+                f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
+            ) from broken
 
 
 def in_place_of(ended: Collection[int], make: Callable[[], T]) -> T:
@@ -97,7 +86,7 @@ def _built(build: Build) -> tuple[KVWrite, torch.device]:
 def _try(
     kv_write: KVWrite,
     case: Case,
-    expected_path: str,
+    paths: Sequence[str],
     device: torch.device,
     recorded: bool = True,
     indices: tuple[Sequence[int], list[int], list[int]] | None = None,
@@ -121,6 +110,7 @@ def _try(
             raise BrokenContract(
                 f"every write can be made: {case}, `write` {raised(error)}.{hint}"
             ) from error
+    expected_path = case.path if case.path in paths else "generic"
     other_path = "" if path == expected_path else _other_path(case, path, expected_path)
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
