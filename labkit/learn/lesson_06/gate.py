@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -131,8 +130,7 @@ STEP_GATES = {1: gate_of(()), 2: gate_of(("block_tables",))}  # of the build ste
 
 def check_step(number: int, build: Callable[..., InferenceEngine], part: Part) -> Report:
     """Prove the slots of build step `number`, which may send more than they must. build: `here.build`."""
-
-    def with_part(model: object, **settings: Any) -> InferenceEngine:
-        return build(model=model, block_tables=part, **settings)
-
-    return noted(STEP_GATES[number].check(with_part), "06", STEPS["06"][number - 1], part)
+    report = STEP_GATES[number].check(
+        lambda model, **settings: build(model=model, block_tables=part, **settings)
+    )
+    return noted(report, "06", STEPS["06"][number - 1], part)

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.learn.lesson_02.toy import frame_of_sessions
 from labkit.show import PoolFrame
 from labkit.watch import noting, replaced
 
@@ -39,13 +40,5 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
     with replaced(engine.decode_step.device_step.attention, "kv_append", noting(note)):
         for title in ("A's block is full", "A's fifth token", "B's fifth token"):
             engine.step()
-            frames.append(_frame(title, slots, sessions))
+            frames.append(frame_of_sessions(title, slots, sessions))
     return frames
-
-
-def _frame(title: str, slots: list[list[int]], sessions: dict[str, InferenceSession]) -> PoolFrame:
-    holders = tuple(
-        "".join(name for name, session in sessions.items() if block in session.block_ids_per_layer[0])
-        for block in range(NUM_BLOCKS)
-    )
-    return PoolFrame(title, tuple(map(tuple, slots)), holders)

@@ -1,14 +1,13 @@
 """Lesson 11: a recorded layer, and a simulated GPU that runs it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from labkit.bench.limit import on_paper
 from labkit.engine import InferenceEngine
 from labkit.engine.parts import Part
 from labkit.learn.gates.gate import small_model
 from labkit.learn.lesson_11.streams import StreamLaunch, steps_to_play
-from labkit.model import LanguageModel
 from labkit.results import TracedStep
 from labkit.show.lanes import Span
 
@@ -126,11 +125,9 @@ def layers_of(
     build: `here.build`. Keys and values take their rows' share of the time; weights take all of it in each
     half, as if the second found none of them in the GPU's cache. What stands around the layers takes no time.
     """
-
-    def with_parts(model: LanguageModel, **settings: Any) -> InferenceEngine:
-        return build(model=model, **parts, **settings)
-
-    with steps_to_play(with_parts, small_model(NUM_LAYERS)) as player:
+    with steps_to_play(
+        lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
+    ) as player:
         launches = player.play(NUM_ROWS).launches
     return [_task(launch, launches, layer) for launch in launches]
 

@@ -132,22 +132,13 @@ def counted_where_free(batch: Batch, before: Tensor) -> Tensor:
 
 def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> None:
     """Raise BrokenContract if a slot holds another number than expected."""
-    contract, hint = {
-        "last_token_ids": (
-            "a slot's last token is its row's",
-            "The next step begins with it. Write the drawn token to the slot that slot_mapping names.",
-        ),
-        "draws": (
-            "a step counts one random number per row that draws",
-            "After the step its slot has counted one more, and a slot without a row has not.",
-        ),
-    }[name]
     row_of = {slot: row for row, slot in enumerate(batch.slot_mapping.tolist())}
     for slot in (there != expected).nonzero()[:, 0].tolist():
         whose = f"row {row_of[slot]}" if slot in row_of else "no row of the batch"
         raise BrokenContract(
-            f"{contract}: {name}[{slot}], of {whose}, is {there[slot].item()} after the step, expected "
-            f"{expected[slot].item()}. {hint}"
+            f"a slot is what its row made of it: {name}[{slot}], of {whose}, is {there[slot].item()} after "
+            f"the step, expected {expected[slot].item()}. The slot that slot_mapping names has its row's "
+            "token, and counts one random number more if the row draws; no other slot is written to."
         )
 
 
