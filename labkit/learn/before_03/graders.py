@@ -237,14 +237,9 @@ def _check_ends(accesses: list[Access], sizes: Mapping[str, int]) -> None:
                 if kind == "store"
                 else ("loads", "reads anything, or is stopped with an illegal address")
             )
-            advice = (
-                "The mask must be off for these."
-                if len(beyond) < len(places)
-                else "None of the program's numbers is inside: check where a program's numbers begin."
-            )
             raise BrokenContract(
                 f"program {program[0]} {does} {_named(tensor, beyond)}, but {tensor} ends with "
-                f"{tensor}[{size - 1}]. A GPU then {harm}. {advice}"
+                f"{tensor}[{size - 1}]. A GPU then {harm}. The mask must be off for these."
             )
 
 

@@ -1,9 +1,10 @@
 """Trials of what appends a step's keys and values: where it writes, how often, and what a failure leaves."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -122,18 +123,10 @@ def _watched(
 ) -> Callable[..., str]:
     manager, kv_append = engine.kv_manager, engine.decode_step.kv_append
 
-    def write(
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        batch_idx: Sequence[int],
-        block_idx: Sequence[int],
-        pos: Sequence[int],
-    ) -> str:
+    def write(k_cache_layer: Tensor, *arguments: Any) -> str:
         layer_idx = (k_cache_layer.storage_offset() // manager.k_cache.stride(0)) % manager.num_layers
-        written[layer_idx].append(len(batch_idx))
-        rows, blocks, slots = (list(map(int, indices)) for indices in (batch_idx, block_idx, pos))
+        rows, blocks, slots = (list(map(int, indices)) for indices in arguments[-3:])
+        written[layer_idx].append(len(rows))
         counts = len(rows), len(blocks), len(slots)
         if len(set(counts)) > 1 or not set(rows) <= set(range(len(running))):
             raise BrokenContract(
@@ -148,7 +141,7 @@ def _watched(
                     "a token is written after its request's last one, into a block of its own: "
                     f"layer {layer_idx}, request {request.request_id} (row {b}): {wrong}"
                 )
-        return inner(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
+        return inner(k_cache_layer, *arguments)
 
     return write
 

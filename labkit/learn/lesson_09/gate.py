@@ -39,12 +39,15 @@ def uneven_model() -> LanguageModel:
     return model
 
 
+def engine_of(build: Build, model: LanguageModel) -> InferenceEngine:
+    """An engine with blocks of 4 tokens."""
+    return build(model, dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False))
+
+
 def right_kernels(build: Build) -> None:
     """Raise BrokenContract for an attention or a layer that is not what its plain twin is, whichever way the
     step is launched. Whatever else is wrong is left to the schedules."""
-    engine: InferenceEngine = build(
-        uneven_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = engine_of(build, uneven_model())
     step = device_step_of(engine)
     try:
         with ExitStack() as stack:
@@ -65,9 +68,7 @@ def few_kernels(build: Build) -> None:
 
     Attention counts as one, even if it is a kernel for parts and one that merges them.
     """
-    engine: InferenceEngine = build(
-        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = engine_of(build, small_model())
     launches = log_step(engine, PROMPTS).launches
     num_layers = engine.model.config.num_layers
     as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
@@ -88,9 +89,7 @@ def few_kernels(build: Build) -> None:
 def own_kernels(build: Build) -> None:
     """Raise BrokenContract for the reader's step if it runs a kernel of the package's where the reader has
     written one. A step that is built on none of the lesson's may run either."""
-    engine: InferenceEngine = build(
-        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = engine_of(build, small_model())
     if isinstance(device_step_of(engine), TenKernelStep) and "not yours" in (told := whose_kernels(engine)):
         raise BrokenContract(
             f"the step runs the kernels of steps 2 and 3: {told}. `with_mine` returns the attention and the "

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import torch
 
+from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
+from labkit.engine.overlap import NextTokens
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
@@ -36,6 +38,18 @@ def small_engine(
             engine.add_request((1, 2, 3), SamplingParams(length, stop_on_eos=False))
         step()
         yield engine, step
+
+
+@torch.inference_mode()  # as in an engine's step: a graph of the reader's copies into its tensors
+def tokens_are_returned(build: Build) -> None:
+    """Raise BrokenContract if `next_tokens` returns something that the engine cannot hand out."""
+    with small_engine(build, (9, 9)) as (engine, _):
+        made = engine.readback.next_tokens(engine.scheduler.running)
+    if not isinstance(made, NextTokens):
+        raise BrokenContract(
+            f"next_tokens returns the tokens that are handed out: it returned {shown(made)}, expected what "
+            "`self.hand_out` returns, a NextTokens."
+        )
 
 
 def a_newcomer_has_one_token_to_make(build: Build) -> None:
@@ -70,5 +84,5 @@ GATE = Gate(
     LADDER["09"].options,
     watches=(flights_proven,),
     samplings=ENDING,
-    trials=(a_newcomer_has_one_token_to_make, a_launch_fails_behind_a_step),
+    trials=(tokens_are_returned, a_newcomer_has_one_token_to_make, a_launch_fails_behind_a_step),
 )
