@@ -168,14 +168,11 @@ def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
         there = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise BrokenContract(f"attention returns [B, H, D], {tuple(expected.shape)}, and not {there}.")
     for b, head, d in (~torch.isclose(out, expected, rtol=1e-4, atol=1e-5)).nonzero().tolist():
-        is_padding = case.lengths[case.slots[b]] < 0
-        pads = " A row of length -1 stores nothing, and still attends to itself." if is_padding else ""
         raise BrokenContract(
             f"attention is that of the rung below: {case}, number {d} of head {head} of row {b} is "
             f"{float(out[b, head, d]):.3f}, expected {float(expected[b, head, d]):.3f}. A token sees the "
-            "tokens before it, in the cache, and itself, from the arguments. A place without a token is "
-            "NaN here."
-            f"{pads}"
+            "tokens before it, in the cache, and itself, from the arguments. A place without a token is NaN "
+            "here. A row of length -1 stores nothing, and still attends to itself."
         )
 
 
