@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.engine.step.samplers import DrawFunction
-from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels import draw_plain
 from labkit.kernels.distribution import warp
 from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
@@ -78,14 +79,8 @@ def limit_of(degrees: int) -> float:
     return degrees * (1 - part + NORMAL * part**0.5) ** 3
 
 
-def one_too_many(
-    logits: Tensor,
-    token_ids: Tensor,
-    slot_mapping: Tensor,
-    last_token_ids: Tensor,
-    state: SamplingState,
-    is_filtered: bool,
-) -> None:
+def one_too_many(*arguments: Any) -> None:
     """Cuts top-k one token too late."""
+    *tensors, state, is_filtered = arguments
     late = state._replace(top_ks=state.top_ks + (state.top_ks > 0).long())
-    draw_plain(logits, token_ids, slot_mapping, last_token_ids, late, is_filtered)
+    draw_plain(*tensors, late, is_filtered)
