@@ -1,6 +1,5 @@
 """Trials of what appends a step's keys and values: where it writes, how often, and what a failure leaves."""
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -57,18 +56,18 @@ def _own_slots(engine: InferenceEngine) -> None:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
         written: dict[int, list[int]] = {i: [] for i in range(manager.num_layers)}  # rows of each write
-        taken: Counter[int] = Counter()
+        taken: list[int] = []  # the layer of each block
         no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
         needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
         with (
             replaced(manager.kv_write, "write", partial(_watched, engine, running, written)),
-            replaced(manager, "allocate_block", noting(partial(_take, taken))),
+            replaced(manager, "allocate_block", noting(lambda i, start, taken=taken: taken.append(i))),
         ):
             engine.step()
         for layer_idx, counts in written.items():
-            if taken[layer_idx] > needed[layer_idx]:
+            if (num_taken := taken.count(layer_idx)) > needed[layer_idx]:
                 raise BrokenContract(
-                    f"no block is taken without need: layer {layer_idx} took {taken[layer_idx]} in a "
+                    f"no block is taken without need: layer {layer_idx} took {num_taken} in a "
                     f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
                     "copied, whoever shares it: after it a new one begins. And the last holder of a block "
                     "that others have copied writes in place. `ready_block` knows both."
@@ -102,10 +101,6 @@ def hint_for_no_write(kv_append: object, running: Running) -> str:
     if all(is_fast(block_ids) for _, session in running for block_ids in session.block_ids_per_layer):
         return f"`is_fast` is right about them, so the gap is in `write`. {NO_WRITE}"
     return "Each of these blocks has room and one holder, so its next token is fast: `is_fast` must say True."
-
-
-def _take(taken: Counter[int], layer_idx: int, start: int) -> None:
-    taken[layer_idx] += 1
 
 
 def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:

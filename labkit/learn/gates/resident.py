@@ -29,11 +29,8 @@ UNTOUCHED = -9  # stands in what must not be sent
 
 def of_a_slot(slots: SlotState) -> dict[str, Tensor]:
     """The tensors of OF_A_SLOT, by name."""
-    return {
-        "context_lens": slots.context_lens,
-        "last_token_ids": slots.last_token_ids,
-        **slots.sampling_state._asdict(),
-    }
+    counted = {"context_lens": slots.context_lens, "last_token_ids": slots.last_token_ids}
+    return counted | slots.sampling_state._asdict()
 
 
 def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:

@@ -96,9 +96,14 @@ def _try(
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
-    k_cache, v_cache = (_laid_out(pool, case) for pool in before)
-    new = _laid_out_by_a_model(case, like).to(device)  # [B, 3, H, D]
-    key_new, value_new = new[:, 1], _side_by_side(new[:, 2])  # of different strides
+    k_cache, v_cache = (pool.clone() for pool in before)
+    if case.slots_first:
+        k_cache, v_cache = (pool.transpose(2, 3).contiguous().transpose(2, 3) for pool in before)
+    shape = torch.Size((case.batch_size, 3, case.num_heads, case.head_dim))
+    qkv = torch.randn(shape.numel() + SLACK, generator=like).to(device)[: shape.numel()].view(shape)
+    key_new = qkv[:, 1]  # as a model lays them out: those of two requests do not lie side by side
+    values = qkv.new_zeros(key_new.numel() + SLACK)[: key_new.numel()].view(key_new.shape)
+    value_new = values.copy_(qkv[:, 2])  # of other strides: those of two requests lie side by side
     with record_accesses() if recorded else nullcontext([]) as runs:
         try:
             indices = indices or case.indices
@@ -146,25 +151,6 @@ HINTS = {
     "equal to a list) and need not be sent.",
     "generic": "On that path the kernel needs the rows of the batch, the blocks and the slots.",
 }
-
-
-def _laid_out(pool: Tensor, case: Case) -> Tensor:
-    """A copy of a pool [L, N, H, block_size, D], in whose memory slots come before heads where the case says
-    so."""
-    return pool.transpose(2, 3).contiguous().transpose(2, 3) if case.slots_first else pool.clone()
-
-
-def _laid_out_by_a_model(case: Case, like: torch.Generator) -> Tensor:
-    """Queries, keys and values [B, 3, H, D]: keys of two requests do not lie side by side."""
-    shape = (case.batch_size, 3, case.num_heads, case.head_dim)
-    count = torch.Size(shape).numel()
-    return torch.randn(count + SLACK, generator=like)[:count].view(shape)
-
-
-def _side_by_side(new: Tensor) -> Tensor:
-    """The same numbers [B, H, D], those of two requests side by side, with memory of ours behind the last."""
-    copy = new.new_zeros(new.numel() + SLACK)[: new.numel()].view(new.shape)
-    return copy.copy_(new)
 
 
 def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, other_path: str) -> None:

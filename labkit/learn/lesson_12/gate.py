@@ -142,30 +142,24 @@ def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> Non
         )
 
 
-def operators_of(case: Case, draw: DrawFunction, device: torch.device | str) -> Operators:
-    """What a sampler asks PyTorch for, with each row of a case once."""
-    batch = Batch.of(case.rows, case.is_filtered, device)
-    with HandedOut() as handed_out, Operators() as seen:
-        batch.give(draw)
-    seen.reading += handed_out.names
-    return seen
-
-
 def nothing_is_sorted(build: Build) -> None:
     """Raise BrokenContract for an operator that sorts, that the host must wait for, or that compares each
     token with each, and for a search in a batch that has no filter."""
     draw, device = sampler_of(build)
     for case in (FILTERED[-1], UNFILTERED[0]):
-        seen = operators_of(case, draw, device)
+        batch = Batch.of(case.rows, case.is_filtered, device)
+        with HandedOut() as handed_out, Operators() as seen:
+            batch.give(draw)
+        reading = seen.reading + handed_out.names
         if seen.sorting:
             raise BrokenContract(
                 f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` "
                 f"({len(seen.sorting)} times in a {'filtered' if case.is_filtered else 'plain'} batch), "
                 "expected no sort and no top-k operator. The tokens are right; now find them without a sort."
             )
-        if seen.reading:
+        if reading:
             raise BrokenContract(
-                f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host "
+                f"the host reads nothing: the sampler asked for `{reading[0]}`, for which the host "
                 "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
                 "no `.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
             )
