@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 from torch import Tensor
 
@@ -45,13 +46,8 @@ def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | 
 
     Both were measured at the same batch sizes, in any order.
     """
-
-    def by_size(times: Sequence[HostTime]) -> list[HostTime]:
-        return sorted(times, key=lambda time: time.batch_size)
-
-    lost = [
-        (b.batch_size, a.step_us - b.step_us) for b, a in zip(by_size(before), by_size(after), strict=True)
-    ]
+    by_size = (sorted(times, key=attrgetter("batch_size")) for times in (before, after))
+    lost = [(b.batch_size, a.step_us - b.step_us) for b, a in zip(*by_size, strict=True)]
     for (size, more), (next_size, less) in pairwise(lost):
         if more > 0 >= less:
             return size + (next_size - size) * more / (more - less)
