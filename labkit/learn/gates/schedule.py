@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from labkit.engine import InferenceEngine, SamplingParams, StepOutput
@@ -79,8 +80,13 @@ class Schedule:
 
     def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
-        if isinstance(self.engine.decode_step, ResidentDecodeStep):
-            moves += [self._some_steps, self._some_steps, self._fail_to_launch, self._fail_to_read]
+        if isinstance(step := self.engine.decode_step, ResidentDecodeStep):
+            launch, read = (step.pinned_tokens, "start_copy"), (TokenCopy, "read")
+            moves += [
+                *[self._some_steps] * 2,
+                partial(self._fail, "a step, whose launch fails at its end", *launch),
+                partial(self._fail, "a step, whose tokens cannot be read", *read),
+            ]
         for _ in range(num_moves):
             self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
@@ -127,15 +133,9 @@ class Schedule:
         self._moves.append(f"{STEPS_UNPROVEN} steps")
         return [output for _ in range(STEPS_UNPROVEN) for output in self.engine.step()]
 
-    def _fail_to_launch(self) -> Iterable[StepOutput]:
-        self._moves.append("a step, whose launch fails at its end")
-        with suppress(PlantedError), planted_failure(self.engine.decode_step.pinned_tokens, "start_copy"):
-            return self.engine.step()
-        return ()
-
-    def _fail_to_read(self) -> Iterable[StepOutput]:
-        self._moves.append("a step, whose tokens cannot be read")
-        with suppress(PlantedError), planted_failure(TokenCopy, "read"):
+    def _fail(self, what: str, owner: object, name: str) -> Iterable[StepOutput]:
+        self._moves.append(what)
+        with suppress(PlantedError), planted_failure(owner, name):
             return self.engine.step()
         return ()
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -145,7 +146,14 @@ def played(
     token_ids = recorded_step(device_step_of(engine), 2, True, graph)
     launches, after, tokens, runs = list(graph.launches), [], [], Counter[int]()
     addresses = [[output.data_ptr() for output in launch.outputs] for launch in launches]
-    graph.launches = [counted(launch, number, runs) for number, launch in enumerate(launches)]
+
+    def count(number: int, *_: object, **__: object) -> None:
+        runs[number] += 1
+
+    graph.launches = [
+        launch._replace(function=noting(partial(count, number))(launch.function))
+        for number, launch in enumerate(launches)
+    ]
     with steady_decode(engine, PROMPTS, max_new_tokens=9):
         for _ in range(NUM_REPLAYS):
             graph.replay()
@@ -165,16 +173,6 @@ def require_same_addresses(launches: list[CapturedLaunch], addresses: list[list[
                 "not an address: a graph's launches read at the old address. Copy the values there: "
                 "`a.copy_(b)`."
             )
-
-
-def counted(launch: CapturedLaunch, number: int, runs: Counter[int]) -> CapturedLaunch:
-    """The launch, which counts how often it runs."""
-
-    def run(*args: object, **kwargs: object) -> object:
-        runs[number] += 1
-        return launch.function(*args, **kwargs)
-
-    return launch._replace(function=run)
 
 
 def require_none_twice(launches: list[CapturedLaunch], runs: Counter[int]) -> None:

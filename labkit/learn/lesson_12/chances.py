@@ -53,7 +53,9 @@ def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     shares = warp(logits, batch.of_rows.at(slice(1)))[0].double()
     counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()
     statistic, degrees = chi_square(counts, num_draws * shares)
-    limit = limit_of(degrees)
+    part = 2 / (9 * degrees)
+    # What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931).
+    limit = degrees * (1 - part + NORMAL * part**0.5) ** 3
     verdict = "as expected" if statistic <= limit else "not as expected"
     return (
         f"{manner}: {int((shares > 0).sum())} tokens, {degrees} degrees, "
@@ -71,12 +73,6 @@ def chi_square(counts: Tensor, expected: Tensor) -> tuple[float, int]:
     wanted = torch.cat([expected[~is_seldom], expected[is_seldom].sum()[None]])
     observed, wanted = observed[wanted > 0], wanted[wanted > 0]
     return float(((observed - wanted) ** 2 / wanted).sum()), len(wanted) - 1
-
-
-def limit_of(degrees: int) -> float:
-    """What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931)."""
-    part = 2 / (9 * degrees)
-    return degrees * (1 - part + NORMAL * part**0.5) ** 3
 
 
 def one_too_many(*arguments: Any) -> None:
