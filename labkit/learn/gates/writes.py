@@ -99,8 +99,8 @@ def _try(
     k_cache, v_cache = (pool.clone() for pool in before)
     if case.slots_first:
         k_cache, v_cache = (pool.transpose(2, 3).contiguous().transpose(2, 3) for pool in before)
-    shape = torch.Size((case.batch_size, 3, case.num_heads, case.head_dim))
-    qkv = torch.randn(shape.numel() + SLACK, generator=like).to(device)[: shape.numel()].view(shape)
+    of_qkv = torch.Size((case.batch_size, 3, case.num_heads, case.head_dim))
+    qkv = torch.randn(of_qkv.numel() + SLACK, generator=like).to(device)[: of_qkv.numel()].view(of_qkv)
     key_new = qkv[:, 1]  # as a model lays them out: those of two requests do not lie side by side
     values = qkv.new_zeros(key_new.numel() + SLACK)[: key_new.numel()].view(key_new.shape)
     value_new = values.copy_(qkv[:, 2])  # of other strides: those of two requests lie side by side
@@ -116,7 +116,10 @@ def _try(
                 f"every write can be made: {case}, `write` {raised(error)}.{hint}"
             ) from error
     expected_path = case.path if case.path in paths else "generic"
-    other_path = "" if path == expected_path else _other_path(case, path, expected_path)
+    other_path = ""
+    if path != expected_path:
+        other_path = f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected_path!r}. "
+        other_path += HINTS[expected_path]
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
         if stray.kind == WRITE or _is_index(run, stray):  # which explains what is not in its slot
@@ -137,10 +140,6 @@ def _try(
         raise BrokenContract(
             f"`write` takes the path of its batch, and returns its name: {other_path} Tried {case}."
         )
-
-
-def _other_path(case: Case, path: object, expected: str) -> str:
-    return f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected!r}. {HINTS[expected]}"
 
 
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."

@@ -29,11 +29,10 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
             block = session.block_ids_per_layer[0][i // manager.block_size]
             slots[block][i % manager.block_size] = FIRST[name] + i
 
-    def note(
-        k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, block_idx: Tensor, pos: Tensor
-    ) -> None:
+    def note(k_cache: Tensor, *others: Tensor) -> None:
         if k_cache.data_ptr() == manager.k_cache.data_ptr():  # layer 0's
-            for name, block, slot in zip(sessions, block_idx.tolist(), pos.tolist(), strict=True):
+            block_idx, pos = (indices.tolist() for indices in others[-2:])
+            for name, block, slot in zip(sessions, block_idx, pos, strict=True):
                 slots[block][slot] = FIRST[name] + sessions[name].num_tokens
 
     frames = []
