@@ -1,7 +1,6 @@
 """Before 03: the kernels that a reader writes, run by hand and judged by what each loads and stores."""
 
 import math
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FunctionType
@@ -62,7 +61,7 @@ def record(
     pointers = [Pointer(name, numbers, torch.tensor(0)) for name, numbers in tensors.items()]
     for program in range(num_programs):
         language = Language((program,), accesses)
-        by_hand = types.FunctionType(
+        by_hand = FunctionType(
             function.__code__,
             {**function.__globals__, "tl": language},
             function.__name__,
