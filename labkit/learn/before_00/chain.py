@@ -33,21 +33,9 @@ class Chain:
             return self.host_us + (self.kernels - 1) * slower + self.gpu_us
         return self.kernels * slower
 
-    @property
-    def host_share(self) -> float:
-        """The part of a step in which the host launches, 0 to 1."""
-        return self.kernels * self.host_us / self.step_us
-
-    @property
-    def gpu_share(self) -> float:
-        """The part of a step in which the GPU runs a kernel, 0 to 1."""
-        return self.kernels * self.gpu_us / self.step_us
-
     def __str__(self) -> str:
-        return (
-            f"{self.step_us:,.0f} µs per step, host busy {100 * self.host_share:.0f} %, "
-            f"GPU {100 * self.gpu_share:.0f} %"
-        )
+        host, gpu = (100 * self.kernels * us / self.step_us for us in (self.host_us, self.gpu_us))
+        return f"{self.step_us:,.0f} µs per step, host busy {host:.0f} %, GPU {gpu:.0f} %"
 
 
 def kernel_begins(issued: Sequence[float], gpu_us: float) -> list[float]:

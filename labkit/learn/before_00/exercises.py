@@ -36,19 +36,14 @@ def step_time(kernels: int, host_us: float, gpu_us: float, read_back: bool) -> f
     return ends[-1] - ends[-1 - kernels]
 
 
-def draw_chain(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `step_time`."""
-    return {
+STEP_TIME = Exercise(
+    solution=step_time,
+    draw=lambda rng: {
         "kernels": rng.randint(1, 12),
         "host_us": rng.randint(1, 9),
         "gpu_us": rng.randint(1, 9),
         "read_back": rng.random() < 0.5,
-    }
-
-
-STEP_TIME = Exercise(
-    solution=step_time,
-    draw=draw_chain,
+    },
     contract="Without a read-back a step takes as long as its slower side, host or GPU. With one, nothing "
     "overlaps at its ends: a step is one launch, one kernel, and for each of the other kernels "
     "the slower of the two.",

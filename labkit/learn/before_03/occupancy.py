@@ -58,41 +58,41 @@ class Kernel:
     registers: int = 32
     shared_kb: int = 0
 
-    def room(self, gpu: GPU = H100) -> dict[str, int]:
+    def room(self) -> dict[str, int]:
         """How many of these programs a multiprocessor holds, as far as each of its limits goes."""
         per_warp = -(-THREADS * self.registers // REGISTER_UNIT) * REGISTER_UNIT
         return {
-            "programs": gpu.programs,
-            "warps": gpu.warps // self.warps,
-            "registers": gpu.registers // (self.warps * per_warp),
-            "shared memory": gpu.shared_kb // (self.shared_kb + gpu.reserved_kb),
+            "programs": H100.programs,
+            "warps": H100.warps // self.warps,
+            "registers": H100.registers // (self.warps * per_warp),
+            "shared memory": H100.shared_kb // (self.shared_kb + H100.reserved_kb),
         }
 
-    def fit(self, gpu: GPU = H100) -> int:
+    def fit(self) -> int:
         """How many of these programs a multiprocessor holds at a time; 0 if one takes more than there is."""
-        return min(self.room(gpu).values())
+        return min(self.room().values())
 
-    def occupancy(self, gpu: GPU = H100) -> float:
+    def occupancy(self) -> float:
         """The warps that a full multiprocessor holds, as a part of those that it could hold, 0 to 1."""
-        return self.fit(gpu) * self.warps / gpu.warps
+        return self.fit() * self.warps / H100.warps
 
-    def waves(self, gpu: GPU = H100) -> list[list[int]]:
+    def waves(self) -> list[list[int]]:
         """How many programs run on each multiprocessor, a list per wave: as if all programs took the same
         time, so that the next ones begin when all are done. Raises ValueError if not even one fits."""
-        fit, left = self.fit(gpu), self.programs
+        fit, left = self.fit(), self.programs
         if not fit:
-            raise ValueError(f"no program fits: {self.room(gpu)}")
+            raise ValueError(f"no program fits: {self.room()}")
         waves = []
         while left:
-            now = min(left, fit * gpu.multiprocessors)
-            share, more = divmod(now, gpu.multiprocessors)
-            waves.append([share + (i < more) for i in range(gpu.multiprocessors)])
+            now = min(left, fit * H100.multiprocessors)
+            share, more = divmod(now, H100.multiprocessors)
+            waves.append([share + (i < more) for i in range(H100.multiprocessors)])
             left -= now
         return waves
 
-    def busy_share(self, gpu: GPU = H100) -> float:
+    def busy_share(self) -> float:
         """The places for programs that are taken, of those of all waves, 0 to 1."""
-        return self.programs / (len(self.waves(gpu)) * self.fit(gpu) * gpu.multiprocessors)
+        return self.programs / (len(self.waves()) * self.fit() * H100.multiprocessors)
 
 
 def bytes_in_flight(bandwidth: float, latency_ns: float) -> float:

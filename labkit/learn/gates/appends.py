@@ -1,9 +1,9 @@
 """Trials of what appends a step's keys and values: where it writes, how often, and what a failure leaves."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
+from labkit.learn.lesson_02.exercises import blocks_for_a_step
 from labkit.watch import PlantedError, noting, planted_failure, replaced
 
 # In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
@@ -55,18 +56,18 @@ def _own_slots(engine: InferenceEngine) -> None:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
         written: dict[int, list[int]] = {i: [] for i in range(manager.num_layers)}  # rows of each write
-        taken: Counter[int] = Counter()
+        taken: list[int] = []  # the layer of each block
         no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
         needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
         with (
             replaced(manager.kv_write, "write", partial(_watched, engine, running, written)),
-            replaced(manager, "allocate_block", noting(partial(_take, taken))),
+            replaced(manager, "allocate_block", noting(lambda i, start, taken=taken: taken.append(i))),
         ):
             engine.step()
         for layer_idx, counts in written.items():
-            if taken[layer_idx] > needed[layer_idx]:
+            if (num_taken := taken.count(layer_idx)) > needed[layer_idx]:
                 raise BrokenContract(
-                    f"no block is taken without need: layer {layer_idx} took {taken[layer_idx]} in a "
+                    f"no block is taken without need: layer {layer_idx} took {num_taken} in a "
                     f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
                     "copied, whoever shares it: after it a new one begins. And the last holder of a block "
                     "that others have copied writes in place. `ready_block` knows both."
@@ -102,22 +103,11 @@ def hint_for_no_write(kv_append: object, running: Running) -> str:
     return "Each of these blocks has room and one holder, so its next token is fast: `is_fast` must say True."
 
 
-def _take(taken: Counter[int], layer_idx: int, start: int) -> None:
-    taken[layer_idx] += 1
-
-
 def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:
-    """How many blocks a layer's append of a token to each of these takes, one after the other: who copies a
-    shared block leaves it with a holder less."""
-    copied: Counter[int] = Counter()
-    num_needed = 0
-    for _, session in running:
-        last = session.block_ids_per_layer[layer_idx][-1]
-        is_full = manager.info(last).length == manager.block_size
-        is_shared = manager.refcount(last) - copied[last] > 1
-        num_needed += is_full or is_shared
-        copied[last] += is_shared and not is_full
-    return num_needed
+    """How many blocks a layer's append of a token to each of these takes, one after the other."""
+    last = [session.block_ids_per_layer[layer_idx][-1] for _, session in running]
+    lengths, holders = [manager.info(i).length for i in last], [manager.refcount(i) for i in last]
+    return blocks_for_a_step(last, lengths, holders, manager.block_size)
 
 
 def _watched(
@@ -128,18 +118,10 @@ def _watched(
 ) -> Callable[..., str]:
     manager, kv_append = engine.kv_manager, engine.decode_step.kv_append
 
-    def write(
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        batch_idx: Sequence[int],
-        block_idx: Sequence[int],
-        pos: Sequence[int],
-    ) -> str:
+    def write(k_cache_layer: Tensor, *arguments: Any) -> str:
         layer_idx = (k_cache_layer.storage_offset() // manager.k_cache.stride(0)) % manager.num_layers
-        written[layer_idx].append(len(batch_idx))
-        rows, blocks, slots = (list(map(int, indices)) for indices in (batch_idx, block_idx, pos))
+        rows, blocks, slots = (list(map(int, indices)) for indices in arguments[-3:])
+        written[layer_idx].append(len(rows))
         counts = len(rows), len(blocks), len(slots)
         if len(set(counts)) > 1 or not set(rows) <= set(range(len(running))):
             raise BrokenContract(
@@ -154,7 +136,7 @@ def _watched(
                     "a token is written after its request's last one, into a block of its own: "
                     f"layer {layer_idx}, request {request.request_id} (row {b}): {wrong}"
                 )
-        return inner(k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos)
+        return inner(k_cache_layer, *arguments)
 
     return write
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,20 +14,13 @@ from labkit.model import Network
 TOLERANCE = 1e-3  # of keys and values, which a prefill and a decode step sum in another order
 
 
-class Held(NamedTuple):
-    """Blocks of the cache, by whom, and all tokens of the text up to their end."""
-
-    name: str
-    holder: BlockHolder
-    token_ids: tuple[int, ...]
-
-
-def held_by(engine: InferenceEngine) -> Iterator[Held]:
-    """All running requests, then the cached prefixes."""
+def held_by(engine: InferenceEngine) -> Iterator[tuple[str, BlockHolder, tuple[int, ...]]]:
+    """Who holds blocks, running requests and then cached prefixes: the name, the holder, and all tokens of
+    the text up to the blocks' end."""
     for request, session in engine.scheduler.running.items():
-        yield Held(f"request {request.request_id}", session, tuple(request.token_ids[: session.num_tokens]))
+        yield f"request {request.request_id}", session, tuple(request.token_ids[: session.num_tokens])
     for entry in engine.prefix_cache or ():
-        yield Held(f"the cached prompt {list(entry.token_ids)}", entry, entry.text)
+        yield f"the cached prompt {list(entry.token_ids)}", entry, entry.text
 
 
 # --- records ------------------------------------------------------------------------------------------
@@ -70,7 +62,8 @@ def wrong_number(engine: InferenceEngine) -> str:
     """The first token whose key or value in the cache is not what the model makes of it."""
     manager = engine.kv_manager
     for name, holder, token_ids in held_by(engine):
-        for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
+        for layer_idx in range(manager.num_layers):
+            block_ids = holder.block_ids_per_layer[layer_idx % manager.num_tables]
             with torch.inference_mode():
                 stored = manager.dense_kv(layer_idx, block_ids)
             for noun, have, made in zip(

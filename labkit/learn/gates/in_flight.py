@@ -24,18 +24,6 @@ class Launched:
     sessions: Sequence[InferenceSession]
 
 
-@dataclass(frozen=True)
-class Made:
-    """A token that was read: of which step and which row of it."""
-
-    token_id: int | None
-    step: int
-    row: int
-
-    def __str__(self) -> str:
-        return f"row {self.row} of step {self.step}"
-
-
 @dataclass(eq=False)
 class Account:
     """Of one session: the tokens that its request had at the first launch, how many steps were launched for
@@ -44,16 +32,16 @@ class Account:
     request: Request
     num_first: int
     num_launched: int = 0
-    made: list[Made] = field(default_factory=list)
+    made: list[tuple[int | None, str]] = field(default_factory=list)  # tokens, and of which row and step
 
     @property
     def num_left(self) -> int:
         """How many more may be launched before the request reaches its limit."""
         return self.request.params.max_new_tokens - self.num_first - self.num_launched
 
-    def newest(self, token_id: int | None) -> Made | None:
-        """Where such a token was made last; None if it never was."""
-        return next((made for made in reversed(self.made) if made.token_id == token_id), None)
+    def newest(self, token_id: int | None) -> str:
+        """Where such a token was made last; empty if it never was."""
+        return next((where for made, where in reversed(self.made) if made == token_id), "")
 
 
 class InFlight:
@@ -164,7 +152,7 @@ class InFlight:
                 self._unread = self._unread[self._unread.index(launched) + 1 :]
                 pairs = zip(launched.sessions, token_ids, strict=True)
                 for row, (session, token_id) in enumerate(pairs):
-                    self._accounts[session].made.append(Made(token_id, launched.number, row))
+                    self._accounts[session].made.append((token_id, f"row {row} of step {launched.number}"))
                 return token_ids
 
             return read
@@ -252,11 +240,12 @@ class InFlight:
                         f"new token {place} of request {request.request_id} is {got}, expected none so far. "
                         f"{self._whence(account, got)}"
                     )
-                if got != made.token_id:
+                token_id, where = made
+                if got != token_id:
                     is_got = "missing" if got is None else got
                     return (
                         f"new token {place} of request {request.request_id} is {is_got}, expected "
-                        f"{made.token_id}, from {made}: the request still runs in the session of that launch."
+                        f"{token_id}, from {where}: the request still runs in the session of that launch."
                     )
         return ""
 
@@ -264,13 +253,13 @@ class InFlight:
         """Where a token comes from that is too many for the account's session, in a sentence."""
         request = account.request
         for other in reversed(self._accounts.values()):
-            if other.request is request and other is not account and (made := other.newest(token_id)):
+            if other.request is request and other is not account and (where := other.newest(token_id)):
                 return (
-                    f"It is from {made}, which was launched for an earlier session of request "
+                    f"It is from {where}, which was launched for an earlier session of request "
                     f"{request.request_id}: it was preempted, and has come back in a new one."
                 )
-        if made := account.newest(token_id):
-            return f"It is from {made}, and was handed out before."
+        if where := account.newest(token_id):
+            return f"It is from {where}, and was handed out before."
         return f"No step made it for request {request.request_id}."
 
     def _after_the_end(self, engine: InferenceEngine) -> str:

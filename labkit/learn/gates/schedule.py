@@ -1,9 +1,10 @@
 """Random schedules: requests join, share prompts, are cancelled and preempted, and each move is proven."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from labkit.engine import InferenceEngine, SamplingParams, StepOutput
@@ -74,17 +75,18 @@ class Schedule:
         Raises BrokenContract that tells what was off first, and the moves that led there. What else the
         engine raises passes through.
         """
-        try:
+        with telling(self._told):
             self._play(num_moves)
-        except Exception as error:
-            if broken := broken_behind(error):
-                raise BrokenContract(f"{broken}{self._told()}") from error
-            raise
 
     def _play(self, num_moves: int) -> None:
         moves = [*[self._join] * 2, *[self._step] * 6, self._cancel, self._preempt]
-        if isinstance(self.engine.decode_step, ResidentDecodeStep):
-            moves += [self._some_steps, self._some_steps, self._fail_to_launch, self._fail_to_read]
+        if isinstance(step := self.engine.decode_step, ResidentDecodeStep):
+            launch, read = (step.pinned_tokens, "start_copy"), (TokenCopy, "read")
+            moves += [
+                *[self._some_steps] * 2,
+                partial(self._fail, "a step, whose launch fails at its end", *launch),
+                partial(self._fail, "a step, whose tokens cannot be read", *read),
+            ]
         for _ in range(num_moves):
             self._prove_after(self._rng.choice(moves) if self.engine.has_work else self._join)
         while self.engine.has_work:
@@ -131,15 +133,9 @@ class Schedule:
         self._moves.append(f"{STEPS_UNPROVEN} steps")
         return [output for _ in range(STEPS_UNPROVEN) for output in self.engine.step()]
 
-    def _fail_to_launch(self) -> Iterable[StepOutput]:
-        self._moves.append("a step, whose launch fails at its end")
-        with suppress(PlantedError), planted_failure(self.engine.decode_step.pinned_tokens, "start_copy"):
-            return self.engine.step()
-        return ()
-
-    def _fail_to_read(self) -> Iterable[StepOutput]:
-        self._moves.append("a step, whose tokens cannot be read")
-        with suppress(PlantedError), planted_failure(TokenCopy, "read"):
+    def _fail(self, what: str, owner: object, name: str) -> Iterable[StepOutput]:
+        self._moves.append(what)
+        with suppress(PlantedError), planted_failure(owner, name):
             return self.engine.step()
         return ()
 
@@ -180,6 +176,17 @@ class Schedule:
             raise BrokenContract(
                 f"tokens: request {request_id} ended with {list(token_ids)}, expected {list(wanted)}."
             )
+
+
+@contextmanager
+def telling(story: Callable[[], str] = str) -> Iterator[None]:
+    """Inside the block, a broken contract is raised in place of any error that came behind it."""
+    try:
+        yield
+    except Exception as error:
+        if broken := broken_behind(error):
+            raise BrokenContract(f"{broken}{story()}") from error
+        raise
 
 
 def broken_behind(error: BaseException | None) -> BrokenContract | None:

@@ -8,6 +8,13 @@ from labkit.kvcache.kv_write import is_constant
 NUM_BLOCKS, BLOCK_SIZE = 6, 4  # of the pool that CASES and PAIRS write to
 
 
+KINDS = {
+    "full_batch": "the whole batch goes to one slot",
+    "identity_pos": "the whole batch goes to slots that differ",
+    "generic": "a part of the batch is written",
+}
+
+
 class Case(NamedTuple):
     """A write: which of B requests, with how many heads of which size, to which slots of which blocks."""
 
@@ -31,11 +38,16 @@ class Case(NamedTuple):
         return len(self.batch_idx) == self.batch_size
 
     @property
+    def path(self) -> str:
+        """The path of such a write, where there are all."""
+        if not self.is_whole:
+            return "generic"
+        return "full_batch" if is_constant(self.pos) else "identity_pos"
+
+    @property
     def kind(self) -> str:
         """Which of the three kinds of writes this is, in words."""
-        if not self.is_whole:
-            return "a part of the batch is written"
-        return f"the whole batch goes to {'one slot' if is_constant(self.pos) else 'slots that differ'}"
+        return KINDS[self.path]
 
     @property
     def indices(self) -> tuple[Sequence[int], list[int], list[int]]:

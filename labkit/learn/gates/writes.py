@@ -1,85 +1,77 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
-from labkit.kvcache.kv_write import KVWrite, is_constant
+from labkit.kvcache.kv_write import KVWrite
 from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
 from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_BLOCK, FAR_CASES, NUM_BLOCKS, PAIRS, Case
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
-from labkit.watch.operators import OperatorMode, tensors_of
+from labkit.watch.capture import LaunchRecorder
 
 NUM_LAYERS = 3
 LAYER = 1  # that is written; whatever runs over its end is seen in the next one
 SLACK = 256  # numbers behind the last key, so that a load without a mask meets memory of ours
 INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
+MAKES_INDICES = ("aten.lift_fresh", "aten.arange")  # operators by which Python's numbers become tensors
 
-PathOf = Callable[[bool, bool], str]  # (whether the whole batch is written, whether all are at one position)
+T = TypeVar("T")
 
 
-def right_slots(path_of: PathOf) -> Trial:
+def write_trials(*paths: str) -> tuple[Trial, ...]:
+    """The trials of a write that has these of the paths for a whole batch beside the generic one."""
+    return partial(right_again, paths=paths), partial(right_slots, paths=paths), few_indices, far_blocks
+
+
+def right_slots(build: Build, paths: Sequence[str]) -> None:
     """A trial: each key and value is in its slot, all others are as they were, and the path is the right
-    one.
-
-    path_of: the name of the path for a whole batch or not, at one position or not.
-    """
-
-    def trial(build: Build) -> None:
-        kv_write, device = _built(build)
-        for case in CASES:
-            path = path_of(case.is_whole, is_constant(case.pos))
-            _try(kv_write, case, path, device)
-            if device.type == "cuda":  # and now that it is known to be harmless, compiled
-                _try(kv_write, case, path, device, recorded=False)
-
-    return trial
+    one."""
+    kv_write, device = _built(build)
+    for case in CASES:
+        _try(kv_write, case, paths, device)
+        if device.type == "cuda":  # and now that it is known to be harmless, compiled
+            _try(kv_write, case, paths, device, recorded=False)
 
 
-def right_again(path_of: PathOf) -> Trial:
+def right_again(build: Build, paths: Sequence[str]) -> None:
     """A trial: a second write, which differs from the first in one of its lists, goes where its own lists
-    say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`.
-
-    path_of: as `right_slots` takes it.
-    """
-
-    def trial(build: Build) -> None:
-        kv_write, device = _built(build)
-        for first, second in PAIRS:
-            paths = [path_of(case.is_whole, is_constant(case.pos)) for case in (first, second)]
-            indices = first.indices
-            _, *ended = map(id, indices)
-            try:
-                _try(kv_write, first, paths[0], device, indices=indices)
-            except BrokenContract:
-                return
-            rows, *lists = second.indices
-            del indices  # the lists, unless the reader's part keeps them
-            try:
-                _try(kv_write, second, paths[1], device, indices=(rows, *map(in_place_of, ended, lists)))
-            except BrokenContract as broken:
-                raise BrokenContract(
-                    "a write uses its own lists, and none that was kept from another write: after a write to "
-                    f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
-                    f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
-                ) from broken
-
-    return trial
+    say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`."""
+    kv_write, device = _built(build)
+    for first, second in PAIRS:
+        indices = first.indices
+        ended = [*map(id, indices)]
+        try:
+            _try(kv_write, first, paths, device, indices=indices)
+        except BrokenContract:
+            return
+        rows, *lists = second.indices
+        del indices  # the lists, unless the reader's part keeps them
+        lists = [in_place_of(ended, numbers.copy) for numbers in lists]
+        try:
+            _try(kv_write, second, paths, device, indices=(rows, *lists))
+        except BrokenContract as broken:
+            raise BrokenContract(
+                "a write uses its own lists, and none that was kept from another write: after a write to "
+                f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
+                f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
+            ) from broken
 
 
-def in_place_of(ended: int, numbers: list[int]) -> list[int]:
-    """The same numbers, where in memory the list with this `id` has ended if Python gives them that place
+def in_place_of(ended: Collection[int], make: Callable[[], T]) -> T:
+    """What is made, where in memory something with one of these `id`s has ended if Python gives it that place
     soon."""
     elsewhere = []
     for _ in range(100):
-        made = numbers[:]
-        if id(made) == ended:
+        made = make()
+        if not ended or id(made) in ended:
             break
         elsewhere.append(made)  # its place stays taken
     return made
@@ -94,7 +86,7 @@ def _built(build: Build) -> tuple[KVWrite, torch.device]:
 def _try(
     kv_write: KVWrite,
     case: Case,
-    expected_path: str,
+    paths: Sequence[str],
     device: torch.device,
     recorded: bool = True,
     indices: tuple[Sequence[int], list[int], list[int]] | None = None,
@@ -104,9 +96,14 @@ def _try(
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
-    k_cache, v_cache = (_laid_out(pool, case) for pool in before)
-    new = _laid_out_by_a_model(case, like).to(device)  # [B, 3, H, D]
-    key_new, value_new = new[:, 1], _side_by_side(new[:, 2])  # of different strides
+    k_cache, v_cache = (pool.clone() for pool in before)
+    if case.slots_first:
+        k_cache, v_cache = (pool.transpose(2, 3).contiguous().transpose(2, 3) for pool in before)
+    of_qkv = torch.Size((case.batch_size, 3, case.num_heads, case.head_dim))
+    qkv = torch.randn(of_qkv.numel() + SLACK, generator=like).to(device)[: of_qkv.numel()].view(of_qkv)
+    key_new = qkv[:, 1]  # as a model lays them out: those of two requests do not lie side by side
+    values = qkv.new_zeros(key_new.numel() + SLACK)[: key_new.numel()].view(key_new.shape)
+    value_new = values.copy_(qkv[:, 2])  # of other strides: those of two requests lie side by side
     with record_accesses() if recorded else nullcontext([]) as runs:
         try:
             indices = indices or case.indices
@@ -118,7 +115,11 @@ def _try(
             raise BrokenContract(
                 f"every write can be made: {case}, `write` {raised(error)}.{hint}"
             ) from error
-    other_path = "" if path == expected_path else _other_path(case, path, expected_path)
+    expected_path = case.path if case.path in paths else "generic"
+    other_path = ""
+    if path != expected_path:
+        other_path = f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected_path!r}. "
+        other_path += HINTS[expected_path]
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
         if stray.kind == WRITE or _is_index(run, stray):  # which explains what is not in its slot
@@ -141,10 +142,6 @@ def _try(
         )
 
 
-def _other_path(case: Case, path: object, expected: str) -> str:
-    return f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected!r}. {HINTS[expected]}"
-
-
 PART = "Here a part of the batch is written: it has more rows than the lists have entries."
 HINTS = {
     "full_batch": "On that path only the blocks differ: batch_idx is 0, 1, 2, … (a `range` is never "
@@ -153,25 +150,6 @@ HINTS = {
     "equal to a list) and need not be sent.",
     "generic": "On that path the kernel needs the rows of the batch, the blocks and the slots.",
 }
-
-
-def _laid_out(pool: Tensor, case: Case) -> Tensor:
-    """A copy of a pool [L, N, H, block_size, D], in whose memory slots come before heads where the case says
-    so."""
-    return pool.transpose(2, 3).contiguous().transpose(2, 3) if case.slots_first else pool.clone()
-
-
-def _laid_out_by_a_model(case: Case, like: torch.Generator) -> Tensor:
-    """Queries, keys and values [B, 3, H, D]: keys of two requests do not lie side by side."""
-    shape = (case.batch_size, 3, case.num_heads, case.head_dim)
-    count = torch.Size(shape).numel()
-    return torch.randn(count + SLACK, generator=like)[:count].view(shape)
-
-
-def _side_by_side(new: Tensor) -> Tensor:
-    """The same numbers [B, H, D], those of two requests side by side, with memory of ours behind the last."""
-    copy = new.new_zeros(new.numel() + SLACK)[: new.numel()].view(new.shape)
-    return copy.copy_(new)
 
 
 def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, other_path: str) -> None:
@@ -190,7 +168,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
     place = (layer_idx, block, head, slot, d)
     there, wanted, was = (float(numbers[place]) for numbers in (pool, expected, before))
     owner = owners.get((layer_idx, block, slot))
-    at = f"{_place(place)} of {case.head_dim}"
+    at = f"{place_of(place)} of {case.head_dim}"
     if owner is None:
         why = MASK if case.is_whole else f"{PART} Everything that is not named stays as it is."
         raise BrokenContract(
@@ -199,9 +177,9 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
         )
     is_untouched = there == was
     told, told_wanted = beside(there, wanted)
-    found = " (nothing was written)" if is_untouched else _whose(new, there)
+    found = " (nothing was written)" if is_untouched else whose(there, {noun: new})
     elsewhere = ((pool == wanted) & (before != wanted)).nonzero().tolist()
-    went = f" (it went to {_place(elsewhere[0])})" if elsewhere else ""
+    went = f" (it went to {place_of(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
         f"{told}{found}, expected {told_wanted}{went}. "
@@ -223,16 +201,19 @@ SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take ever
 EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 
 
-def _whose(new: Tensor, number: float) -> str:
-    """Whose number of the new ones [B, H, D] was found, in brackets; empty if it is none of theirs."""
-    places = (new == number).nonzero().tolist()
-    return " (that of request {}, head {}, number {})".format(*places[0]) if places else ""
+def whose(number: float, new: Mapping[str, Tensor]) -> str:
+    """Which of the new numbers [B, H, D], by what they are, was found, in brackets; empty if it is none."""
+    for noun, tensor in new.items():
+        for row, head, d in (tensor == number).nonzero().tolist():
+            return f" (number {d} of the {noun} of row {row}, head {head})"
+    return ""
 
 
-def _place(index: Sequence[int]) -> str:
+def place_of(index: Sequence[int], slot_name: str = "slot") -> str:
+    """Where a number of a pool [L, N, H, block_size, D] is, in words; the layer if it is not LAYER."""
     layer_idx, block, head, slot, d = index
     where = f"layer {layer_idx - LAYER:+}, " if layer_idx != LAYER else ""
-    return f"{where}slot {slot} of block {block}, head {head}, number {d}"
+    return f"{where}{slot_name} {slot} of block {block}, head {head}, number {d}"
 
 
 def _written_twice(run: KernelRun) -> tuple[int, Program, Program] | None:
@@ -281,28 +262,18 @@ def few_indices(build: Build) -> None:
         )
         new = torch.ones(2, case.batch_size, case.num_heads, case.head_dim, device=device)
         # An index that is out of date could lead anywhere: nothing outside is touched.
-        with record_accesses() if device.type == "cpu" else nullcontext(), IndexTensors() as made:
+        with record_accesses() if device.type == "cpu" else nullcontext(), LaunchRecorder() as seen:
             path = kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        if made.count > INDEX_TENSORS.get(path, made.count):
+        made = [
+            tensor for launch in seen.launches if launch.name in MAKES_INDICES for tensor in launch.outputs
+        ]
+        count = sum(tensor.dtype in (torch.int32, torch.int64) for tensor in made)
+        if count > INDEX_TENSORS.get(path, count):
             raise BrokenContract(
-                f"no index is sent that the path does not need: {case}, {made.count} index tensors were "
+                f"no index is sent that the path does not need: {case}, {count} index tensors were "
                 f"made, expected at most {INDEX_TENSORS[path]} on the path {path!r}, once for keys and "
                 f"values. {HINTS[path]}"
             )
-
-
-class IndexTensors(OperatorMode):
-    """Counts the integer tensors that are made of Python's numbers inside its `with`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Note a tensor of indices."""
-        if func.overloadpacket in (torch.ops.aten.lift_fresh, torch.ops.aten.arange):
-            indices = [made for made in tensors_of(out) if made.dtype in (torch.int32, torch.int64)]
-            self.count += len(indices)
 
 
 # --- far away -------------------------------------------------------------------------------------------
@@ -310,27 +281,37 @@ class IndexTensors(OperatorMode):
 
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
-
-    The pool's memory is only reserved; a few pages are touched. Where 4.3 GB cannot be reserved, nothing is
-    proven.
-    """
+    """A trial: what is written into a far block is there."""
     kv_write, device = _built(build)
     for case in FAR_CASES:
-        try:
-            pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.uint8, device=device)
-        except RuntimeError:
-            return
-        for block in (0, 1, FAR_BLOCK):
-            pool[block] = 0
-        k_layer, v_layer = pool.unbind(1)
-        new = torch.full((2, case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
-        with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
-            kv_write.write(k_layer, v_layer, new[0], new[1], *case.indices)
-        if not (pool[FAR_BLOCK, :, :, case.pos[0]] == 7).all():
-            at = "in block 0" if pool[0].any() else "not there"
-            raise BrokenContract(
-                f"a place in a large pool is found: {case}, whose numbers begin 2**32 behind the pool's "
-                f"first, what was written is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the block "
-                "after its load."
-            )
+
+        def write(new: Tensor, k_layer: Tensor, v_layer: Tensor) -> None:
+            kv_write.write(k_layer, v_layer, new, new, *case.indices)  # noqa: B023
+
+        new = torch.full((case.batch_size, 2, 64), 7, dtype=torch.uint8, device=device)
+        check_far_block(write, new, str(case), case.pos[0])
+
+
+def check_far_block(
+    write: Callable[[Tensor, Tensor, Tensor], object], new: Tensor, what: str, slot: int = 0
+) -> None:
+    """A block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
+
+    write: of the new values [B, 2, 64] and both pools. The pools' memory is only reserved; a few pages are
+    touched. Where it cannot be reserved, nothing is proven.
+    """
+    try:
+        pool = new.new_empty(FAR_BLOCK + 1, 2, 2, 64, 64)
+    except RuntimeError:
+        return
+    for block in (0, 1, FAR_BLOCK):
+        pool[block] = 0
+    with record_accesses() if new.device.type == "cpu" else nullcontext():  # nothing outside is touched
+        write(new, *pool.unbind(1))
+    if not (pool[FAR_BLOCK, :, :, slot] == new[0, 0, 0]).all():
+        at = "in block 0" if pool[0].any() else "not there"
+        raise BrokenContract(
+            f"a place in a large pool is found: {what}, in block {FAR_BLOCK}, whose numbers begin 2**32 "
+            f"behind the pool's first, and is {at}. `block * stride` needs 64 bits: `.to(tl.int64)` the "
+            "block after its load."
+        )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from labkit.bench.cost_cards import count_operators
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
-from labkit.kernels import PagedAttentionFunction
+from labkit.kernels import PagedAttentionFunction, paged_attention_plain
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import raised
@@ -111,16 +112,7 @@ def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> I
 
 # --- what attention is called with in a step, and what calling it costs --------------------------------
 
-ARGUMENTS = (
-    "query",
-    "key_new",
-    "value_new",
-    "k_cache_layer",
-    "v_cache_layer",
-    "block_table",
-    "context_lens",
-    "max_context_len",
-)
+ARGUMENTS = tuple(signature(paged_attention_plain).parameters)
 
 
 def attention_call(engine: InferenceEngine, layer_idx: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,18 +41,12 @@ class Probe:
         tensors = {name: t.clone() for name, t in vars(self).items() if isinstance(t, Tensor)}
         return replace(self, **tensors)
 
-    def of_one(self, b: int) -> "Probe":
-        """Request b's alone, in the same cache."""
-        rows = ("query", "key_new", "value_new", "block_table", "context_lens")
-        one = {name: getattr(self, name)[b : b + 1] for name in rows}
-        return replace(self, **one, max_context_len=CONTEXT_LENS[b])
-
     def of_a_long_text(self, num_tokens: int) -> "Probe":
         """The last request's alone, whose one block is its text again and again."""
-        one, num_blocks = self.of_one(len(TABLES) - 1), num_tokens // BLOCK_SIZE
-        table = one.block_table[:, :1].repeat(1, num_blocks)
-        lens = torch.full_like(one.context_lens, num_tokens)
-        return replace(one, block_table=table, context_lens=lens, max_context_len=num_tokens)
+        one = {name: getattr(self, name)[-1:] for name in ("query", "key_new", "value_new")}
+        table = self.block_table[-1:, :1].repeat(1, num_tokens // BLOCK_SIZE)
+        lens = torch.full_like(self.context_lens[-1:], num_tokens)
+        return replace(self, **one, block_table=table, context_lens=lens, max_context_len=num_tokens)
 
     def in_half_blocks(self) -> "Probe":
         """The same tokens in blocks half as large: block i's are 2 * i and 2 * i + 1."""
@@ -118,67 +111,20 @@ def token_in(mark: int) -> str:
 # --- what a wrong attention may have done, each computed -----------------------------------------------
 
 
-class Suspect(NamedTuple):
-    """A mistake: the sentences that tell it, and the attention [B, H, D] that it makes of a probe."""
-
-    told: str  # {D} stands for the size of a head
-    attend: Callable[[Probe], Tensor]
-
-
 def by_hand(probe: Probe) -> Tensor:
     """The right attention of a probe, [B, H, D]."""
     return paged_attention()(**vars(probe))
 
 
-def without_exp(query: Tensor, keys: Tensor) -> Tensor:
-    """Weights [T] that are scores divided by their sum."""
-    scores = keys @ query
-    return scores / scores.sum()
-
-
-def scaled(probe: Probe, factor: float) -> Tensor:
-    """The attention whose scores are multiplied by a factor too many."""
-    return by_hand(replace(probe, query=factor * probe.query))
-
-
-def of_one_head(probe: Probe, *names: str) -> Tensor:
-    """The attention in which all heads have head 0's part of these tensors."""
-    tensors = {name: getattr(probe, name) for name in names}
-    return by_hand(replace(probe, **{name: t[:, :1].expand_as(t) for name, t in tensors.items()}))
-
-
-SCALE = "a score is query · key / √D: "
-SUSPECTS = (
-    Suspect(
-        SCALE + "the scores were not divided by √D. D is the size of a head, {D} here.",
-        lambda probe: scaled(probe, probe.query.shape[2] ** 0.5),
+# Mistakes that are told as a whole: the sentences, and the attention that each makes of a probe.
+SUSPECTS: dict[str, Callable[[Probe], Tensor]] = {
+    "a score is query · key / √D: all tokens of a text have the same weight. How well its key fits the query "
+    "decides a weight.": lambda probe: by_hand(replace(probe, query=0 * probe.query)),
+    "values are added up, not keys. A key decides how much its token counts, and then its value is added.": (
+        lambda probe: by_hand(replace(probe, value_new=probe.key_new, v_cache_layer=probe.k_cache_layer))
     ),
-    Suspect(
-        SCALE + "the scores were divided by D, which is {D} here, instead of its square root.",
-        lambda probe: scaled(probe, probe.query.shape[2] ** -0.5),
+    "the new token has a key and a value of its own: they are swapped. key_new comes after the keys of the "
+    "text, value_new after its values.": (
+        lambda probe: by_hand(replace(probe, key_new=probe.value_new, value_new=probe.key_new))
     ),
-    Suspect(
-        SCALE
-        + "all tokens of a text have the same weight. How well its key fits the query decides a weight.",
-        lambda probe: scaled(probe, 0),
-    ),
-    Suspect(
-        "weights are a softmax: exp() was forgotten. The scores were divided by their sum: take exp() of "
-        "each first.",
-        lambda probe: paged_attention(weights=without_exp)(**vars(probe)),
-    ),
-    Suspect(
-        "values are added up, not keys. A key decides how much its token counts, and then its value is "
-        "added.",
-        lambda probe: by_hand(replace(probe, value_new=probe.key_new, v_cache_layer=probe.k_cache_layer)),
-    ),
-    Suspect(
-        "the new token has a key and a value of its own: they are swapped. key_new comes after the keys of "
-        "the text, value_new after its values.",
-        lambda probe: by_hand(replace(probe, key_new=probe.value_new, value_new=probe.key_new)),
-    ),
-    Suspect(
-        "each head has its own keys: head 0's were used for all.",
-        lambda probe: of_one_head(probe, "key_new", "k_cache_layer"),
-    ),
-)
+}

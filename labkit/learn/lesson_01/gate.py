@@ -6,11 +6,12 @@ import weakref
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
-from labkit.kvcache import KVBlockManager, RebuiltBlockTables
+from labkit.kvcache import RebuiltBlockTables
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.schedule import Invariant
+from labkit.learn.gates.writes import in_place_of
 
 
 def stale_entry(engine: InferenceEngine) -> str:
@@ -57,17 +58,6 @@ BATCHES = (  # one after the other, each of sessions by name, with their blocks 
 )
 
 
-def session_in_place_of(ended: set[int], manager: KVBlockManager) -> InferenceSession:
-    """A new session, where in memory one has ended if Python gives it that place soon."""
-    elsewhere = []
-    for _ in range(100):
-        session = InferenceSession(manager)
-        if not ended or id(session) in ended:
-            break
-        elsewhere.append(session)  # its place stays taken
-    return session
-
-
 @torch.inference_mode()
 def rows_of_others(build: Build) -> None:
     """Batches whose sessions end and join: no session has the row of another one, nor of its place, and those
@@ -82,7 +72,7 @@ def rows_of_others(build: Build) -> None:
             del sessions[name]
         for name, block_ids in batch.items():
             if name not in sessions:
-                sessions[name] = session_in_place_of(set(ended.values()), manager)
+                sessions[name] = in_place_of(ended.values(), lambda: InferenceSession(manager))
                 made[name] = weakref.ref(sessions[name])
                 for layer_idx, its in enumerate(sessions[name].block_ids_per_layer):
                     offset = manager.layer_offset(layer_idx)  # and no layer's list is another's

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from operator import attrgetter
 
 from torch import Tensor
-from torch._ops import OpOverload
 
 from labkit.bench.cost_cards import count_calls
 from labkit.engine import InferenceEngine
 from labkit.learn.gates.gate import raised
 from labkit.results import HostTime
-from labkit.watch import steady_decode, steady_prompts
-from labkit.watch.operators import OperatorMode
+from labkit.watch import LaunchRecorder, steady_decode, steady_prompts
 
 NUM_REQUESTS = 8
 
@@ -32,23 +31,13 @@ def step_work(engine: InferenceEngine) -> str:
 
 
 def _work_of_a_step(engine: InferenceEngine) -> str:
-    with KeyWrites(engine.kv_manager.k_cache) as writes:
+    k_cache = engine.kv_manager.k_cache
+    addresses = range(k_cache.data_ptr(), k_cache.data_ptr() + k_cache.nbytes)
+    with LaunchRecorder() as seen:
         calls, _ = count_calls(engine)
-    return f"{writes.count} writes, {calls} calls"
-
-
-class KeyWrites(OperatorMode):
-    """Counts the operators that write into the cache of keys inside its `with`."""
-
-    def __init__(self, k_cache: Tensor) -> None:
-        super().__init__()
-        self.count = 0
-        self._addresses = range(k_cache.data_ptr(), k_cache.data_ptr() + k_cache.nbytes)
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Count an operator that changes its first argument, if that lies in the cache."""
-        in_place = func.name().partition(".")[0].endswith("_")  # as in aten::index_put_
-        self.count += in_place and isinstance(args[0], Tensor) and args[0].data_ptr() in self._addresses
+    in_place = [launch.args[0] for launch in seen.launches if launch.name.endswith("_")]  # as in index_put_
+    writes = sum(isinstance(written, Tensor) and written.data_ptr() in addresses for written in in_place)
+    return f"{writes} writes, {calls} calls"
 
 
 def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
@@ -57,13 +46,8 @@ def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | 
 
     Both were measured at the same batch sizes, in any order.
     """
-
-    def by_size(times: Sequence[HostTime]) -> list[HostTime]:
-        return sorted(times, key=lambda time: time.batch_size)
-
-    lost = [
-        (b.batch_size, a.step_us - b.step_us) for b, a in zip(by_size(before), by_size(after), strict=True)
-    ]
+    by_size = (sorted(times, key=attrgetter("batch_size")) for times in (before, after))
+    lost = [(b.batch_size, a.step_us - b.step_us) for b, a in zip(*by_size, strict=True)]
     for (size, more), (next_size, less) in pairwise(lost):
         if more > 0 >= less:
             return size + (next_size - size) * more / (more - less)

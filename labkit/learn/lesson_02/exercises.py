@@ -123,16 +123,9 @@ def blocks_for_a_step(
     return needed
 
 
-def draw_step(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `blocks_for_a_step`: those of a plan, without its free blocks."""
-    arguments = draw_sharers(rng)
-    del arguments["free"]
-    return arguments
-
-
 BLOCKS_FOR_A_STEP = Exercise(
     solution=blocks_for_a_step,
-    draw=draw_step,
+    draw=lambda rng: {name: given for name, given in draw_sharers(rng).items() if name != "free"},
     contract="A request whose last block is full, or which has none, needs one block. If the block has "
     "room and more than one holder is left, the request copies it, and the block has one holder "
     "fewer. The last holder writes in place.",

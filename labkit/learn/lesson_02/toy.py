@@ -9,6 +9,7 @@ from torch import Tensor
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.parts import Part
 from labkit.kvcache import AppendBatched, KVBlockManager
+from labkit.learn.lesson_05.work import tiny_manager
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.show import PoolFrame
@@ -20,14 +21,7 @@ from labkit.watch import replaced, steady_prompts
 def readable_manager(num_blocks: int, device: torch.device | str = "cpu") -> KVBlockManager:
     """A block manager of one layer and one head of one number, with blocks of 4 tokens: a token's key is its
     number."""
-    return KVBlockManager(
-        num_layers=1,
-        num_heads=1,
-        head_dim=1,
-        block_size=4,
-        max_blocks_per_layer=num_blocks,
-        device=device,
-    )
+    return tiny_manager(KVBlockManager, max_blocks_per_layer=num_blocks, device=device)
 
 
 def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> InferenceSession:
@@ -101,9 +95,16 @@ def frame_of(title: str, sessions: Sequence[InferenceSession]) -> PoolFrame:
     """A readable cache of at most two blocks in use, and which of the sessions A and B hold each."""
     manager = sessions[0].kv_manager
     slots = manager.k_cache[0, :2, 0, :, 0].int().tolist()  # of [L, N, H, block_size, D]
+    return frame_of_sessions(title, slots, dict(zip("AB", sessions, strict=True)))
+
+
+def frame_of_sessions(
+    title: str, slots: Sequence[Sequence[int]], sessions: Mapping[str, InferenceSession]
+) -> PoolFrame:
+    """The first blocks of layer 0's pool, by what is in their slots, and the names of those who hold each."""
     holders = tuple(
-        "".join(n for n, s in zip("AB", sessions, strict=True) if block in s.block_ids_per_layer[0])
-        for block in range(2)
+        "".join(name for name, session in sessions.items() if block in session.block_ids_per_layer[0])
+        for block in range(len(slots))
     )
     return PoolFrame(title, tuple(map(tuple, slots)), holders)
 

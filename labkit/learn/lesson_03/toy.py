@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from labkit.engine.parts import Part
 from labkit.kernels import kv_append_triton, kv_append_triton_full_batch
@@ -12,8 +11,7 @@ from labkit.kernels.triton_runtime import tl, triton
 from labkit.kvcache import FullBatchWrite
 from labkit.learn.gates.gate import raised
 from labkit.learn.lesson_03.offsets import sizes
-from labkit.watch import KernelRun, record_accesses
-from labkit.watch.operators import OperatorMode
+from labkit.watch import KernelRun, LaunchRecorder, record_accesses
 
 # --- one layer's write, small enough to draw each number, and what a part launches for it --------------
 
@@ -51,26 +49,15 @@ def launched(part: Part, slots: Sequence[int], device: torch.device | str = "cpu
     """How many kernels, of how many programs, a part launches for the toy's write, and whether a plain twin
     wrote beside them."""
     try:
-        with _IndexedAssignments() as plain:
+        with LaunchRecorder() as seen:
             runs = runs_of(part, slots, device)
     except Exception as error:  # whatever the reader's code raises
         return f"kernels launched for the toy's write: not counted, because it {raised(error)}"
     grids = " and ".join(f"{len(run.programs)} programs, grid {run.grid}" for run in runs)
     told = f"kernels launched for the toy's write: {len(runs)}" + (f" ({grids})" if runs else "")
     too = "; the plain twin wrote, too: leave the call of `super()` out"
-    return told + (too if runs and plain.count else "")
-
-
-class _IndexedAssignments(OperatorMode):
-    """Counts indexed assignments, which is how a plain twin writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        """Count an indexed assignment."""
-        self.count += func is torch.ops.aten.index_put_.default
+    is_plain = any(launch.name == "aten.index_put_" for launch in seen.launches)  # how a plain twin writes
+    return told + (too if runs and is_plain else "")
 
 
 def drawn(run: KernelRun) -> dict[str, tuple[str, ...]]:

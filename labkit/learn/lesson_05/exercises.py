@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.learn.answers import plain
 from labkit.learn.exercise import Exercise
+from labkit.learn.gates.appends import Interrupted
 
 
 def append_tokens(lengths: np.ndarray, blocks: list[int], write: Callable[[list[int]], None]) -> None:
@@ -24,10 +25,6 @@ def append_tokens(lengths: np.ndarray, blocks: list[int], write: Callable[[list[
 
 class WriteFailed(RuntimeError):
     """Raised by a write that did not happen."""
-
-
-class Interrupted(BaseException):
-    """Raised by a write that the reader interrupts; like KeyboardInterrupt, it is no Exception."""
 
 
 # What a write can raise, by name.

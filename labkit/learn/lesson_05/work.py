@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,8 @@ from labkit.watch import profiled_by, replaced
 INLINED = ("<listcomp>", "<dictcomp>", "<setcomp>")  # calls up to Python 3.11, and none from 3.12 on
 
 
-class NoWrite:
-    """A K/V write that writes nothing, so that only the manager's bookkeeping is seen."""
-
-    def write(self, *_: object) -> str:
-        """Write nothing; the path is "none"."""
-        return "none"
+# A K/V write that writes nothing, so that only the manager's bookkeeping is seen.
+NO_WRITE = SimpleNamespace(write=lambda *_: "none")
 
 
 def tiny_manager(kind: type[KVBlockManager], **settings: object) -> KVBlockManager:
@@ -83,7 +79,7 @@ class CountedDict(dict):
 def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
     """What one `append_token_batch` of `batch_size` tokens asks of Python, by name: records, function calls,
     reads and writes of the table of records. Every block has room, and the write itself is left out."""
-    manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NoWrite())
+    manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NO_WRITE)
     sequences: list[list[int]] = [[] for _ in range(batch_size)]
     append(manager, sequences)
     new = torch.zeros(batch_size, 1, 1)
@@ -121,7 +117,7 @@ class BlockLife:
 
 def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
     """Fill one block of `num_tokens` tokens, and keep each record that describes it."""
-    manager = tiny_manager(kind, block_size=num_tokens, kv_write=NoWrite())
+    manager = tiny_manager(kind, block_size=num_tokens, kv_write=NO_WRITE)
     block_ids: list[int] = []
     created, shown, records = [], [], []
     counter = CallCounter(constructors_of(manager))

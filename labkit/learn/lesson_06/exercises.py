@@ -101,15 +101,14 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
     return {"what arrives": late_device.arrived, "the copies that were waited for": waited}
 
 
-def draw_send_all(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `send_all`: up to 12 messages of up to 4 numbers, and a device."""
-    messages = [[rng.randrange(100) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 12))]
-    return {"messages": messages, "device": rng.choice(("late", *DEVICES))}
-
-
 SEND_ALL = Exercise(
     solution=send_all,
-    draw=draw_send_all,
+    draw=lambda rng: {
+        "messages": [
+            [rng.randrange(100) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 12))
+        ],
+        "device": rng.choice(("late", *DEVICES)),
+    },
     contract="Fill a buffer, then ask for a copy of as many values as the message has. The buffers take "
     "turns, and before you write to one, wait for its own last copy; leave the last two copies "
     "under way.",

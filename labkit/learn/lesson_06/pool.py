@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.learn.lesson_02.toy import frame_of_sessions
 from labkit.show import PoolFrame
 from labkit.watch import noting, replaced
 
@@ -28,24 +29,15 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
             block = session.block_ids_per_layer[0][i // manager.block_size]
             slots[block][i % manager.block_size] = FIRST[name] + i
 
-    def note(
-        k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, block_idx: Tensor, pos: Tensor
-    ) -> None:
+    def note(k_cache: Tensor, *others: Tensor) -> None:
         if k_cache.data_ptr() == manager.k_cache.data_ptr():  # layer 0's
-            for name, block, slot in zip(sessions, block_idx.tolist(), pos.tolist(), strict=True):
+            block_idx, pos = (indices.tolist() for indices in others[-2:])
+            for name, block, slot in zip(sessions, block_idx, pos, strict=True):
                 slots[block][slot] = FIRST[name] + sessions[name].num_tokens
 
     frames = []
     with replaced(engine.decode_step.device_step.attention, "kv_append", noting(note)):
         for title in ("A's block is full", "A's fifth token", "B's fifth token"):
             engine.step()
-            frames.append(_frame(title, slots, sessions))
+            frames.append(frame_of_sessions(title, slots, sessions))
     return frames
-
-
-def _frame(title: str, slots: list[list[int]], sessions: dict[str, InferenceSession]) -> PoolFrame:
-    holders = tuple(
-        "".join(name for name, session in sessions.items() if block in session.block_ids_per_layer[0])
-        for block in range(NUM_BLOCKS)
-    )
-    return PoolFrame(title, tuple(map(tuple, slots)), holders)

@@ -50,26 +50,15 @@ def attend(
     return acc / total
 
 
-def launch(
-    kernel: Any,
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    max_context_len: int,
-) -> Tensor:
+def launch(kernel: Any, *arguments: Any) -> Tensor:
     """Launch the reader's kernel, one program per request and head, and return its output [B, H, D].
 
     Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    check_paged_attention_append(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping
-    )
+    *tensors, _ = arguments
+    query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping = tensors
+    check_paged_attention_append(*tensors)
     check_launchable(query.device)
     for name, tensor in (("key_new", key_new), ("value_new", value_new)):
         if tensor.stride() != query.stride():

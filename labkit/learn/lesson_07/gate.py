@@ -1,7 +1,6 @@
 """Lesson 07: one table of blocks for all layers, and an attention that stores."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -11,22 +10,20 @@ from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
 from labkit.engine.prefill import prefill_sessions
 from labkit.errors import OutOfBlocksError
 from labkit.kernels import PagedAttentionAppend, paged_attention_append_plain
-from labkit.kvcache import KVBlockManager
 from labkit.ladder import LADDER
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.cached import keys_and_values
+from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.gates.reservations import reservations_proven
 from labkit.learn.gates.resident import MIXED
-from labkit.learn.gates.same_step import CLOSE, steps_proven
+from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.gates.schedule import Invariant
 from labkit.learn.gates.write_cases import FAR_BLOCK
-from labkit.watch.accesses import record_accesses
-from labkit.watch.replaced import replaced
+from labkit.learn.gates.writes import LAYER, NUM_LAYERS, check_far_block, place_of, whose
 
 # --- trials of an attention that also stores, every number of a small pool compared --------------------
 
-NUM_LAYERS, LAYER = 3, 1  # whatever runs over the end of the layer that is written is seen beside it
 NUM_BLOCKS, NUM_HEADS = 6, 2
 
 
@@ -76,28 +73,15 @@ def right_places(build: Build) -> None:
 
 @torch.inference_mode()
 def far_blocks(build: Build) -> None:
-    """A trial: a block past the 2**32nd number of the pool is found: with an index of 32 bits it is block 0.
-
-    The pool's memory is only reserved; a few pages are touched. Where 8.6 GB cannot be reserved, nothing is
-    proven.
-    """
+    """A trial: what is stored in a far block is there."""
     attention, device = _attention_of(build)
-    try:
-        pool = torch.empty(FAR_BLOCK + 1, 2, 2, 64, 64, dtype=torch.float16, device=device)
-    except RuntimeError:
-        return
-    pool[0], pool[FAR_BLOCK] = 0, 0
-    query, key, value = torch.full((3, 1, 2, 64), 7, dtype=torch.float16, device=device)
     table, length = (torch.tensor(i, dtype=torch.int32, device=device) for i in ([[FAR_BLOCK]], [0]))
-    with record_accesses() if device.type == "cpu" else nullcontext():  # nothing outside is touched
-        attention(query, key, value, *pool.unbind(1), table, length, length.long(), 1)
-    if not (pool[FAR_BLOCK, :, :, 0] == 7).all():
-        at = "in block 0" if pool[0].any() else "not there"
-        raise BrokenContract(
-            f"a place in a large pool is found: a token was stored in block {FAR_BLOCK}, whose numbers begin "
-            f"2**32 behind the pool's first, and is {at}. `block * stride_n` needs 64 bits: `.to(tl.int64)` "
-            "the block after its load."
-        )
+
+    def store(new: Tensor, *pools: Tensor) -> None:
+        attention(new, new, new, *pools, table, length, length.long(), 1)
+
+    new = torch.full((1, 2, 64), 7, dtype=torch.float16, device=device)
+    check_far_block(store, new, "a token was stored")
 
 
 def _attention_of(build: Build) -> tuple[PagedAttentionAppend, torch.device]:
@@ -156,10 +140,10 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
     lacking = [at for at in wrong if (at[0], at[1], at[3]) in owners]
     on_top = [at for at in wrong if (at[0], at[1], at[3]) not in owners]
     at = (lacking or on_top)[0]
-    layer_idx, block, _, place, d = at
+    layer_idx, block, _, place, _ = at
     there, wanted = float(pool[tuple(at)]), float(expected[tuple(at)])
     owner = owners.get((layer_idx, block, place))
-    where = f"{_named(at)}, number {d} of {case.head_dim}"
+    where = f"in {place_of(at, 'place')} of {case.head_dim}"
     if owner is None:
         raise BrokenContract(
             f"nothing is stored but the new tokens: {case}, a {noun} {where}, was {wanted:.3f} and is "
@@ -167,30 +151,15 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: dict[str, Tensor], ca
             "that its table names belongs to somebody."
         )
     if pool[tuple(at)].isnan():
-        elsewhere = f"no number; what was stored is {_named(on_top[0])}" if on_top else ""
+        elsewhere = f"no number; what was stored is in {place_of(on_top[0], 'place')}" if on_top else ""
         found = f" ({elsewhere or 'nothing was stored'})"
     else:
-        found = _whose(there, new)
+        found = whose(there, new)
     raise BrokenContract(
         f"each new {noun} is at the end of its sequence: {case}, the {noun} of row {owner} {where}, is "
         f"{there:.3f}{found}, expected {wanted:.3f}. The block is what the slot's table names at length "
         "// block_size, the place in it is length % block_size, and each head has its own part of a block."
     )
-
-
-def _whose(there: float, new: dict[str, Tensor]) -> str:
-    """Which number of the new keys and values [B, H, D] was stored at a place, in brackets; "" if none."""
-    for noun, tensor in new.items():
-        for row, head, d in (tensor == there).nonzero().tolist():
-            return f" (number {d} of the {noun} of row {row}, head {head})"
-    return ""
-
-
-def _named(at: list[int]) -> str:
-    """Where a number of a pool is, in words. at: its layer, block, head, place and number."""
-    layer_idx, block, head, place, _ = at
-    layer = {-1: "in the layer before, ", 0: "", 1: "in the next layer, "}[layer_idx - LAYER]
-    return f"{layer}in place {place} of block {block}, head {head}"
 
 
 def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
@@ -199,14 +168,11 @@ def _compare_attention(out: object, expected: Tensor, case: Case) -> None:
         there = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise BrokenContract(f"attention returns [B, H, D], {tuple(expected.shape)}, and not {there}.")
     for b, head, d in (~torch.isclose(out, expected, rtol=1e-4, atol=1e-5)).nonzero().tolist():
-        is_padding = case.lengths[case.slots[b]] < 0
-        pads = " A row of length -1 stores nothing, and still attends to itself." if is_padding else ""
         raise BrokenContract(
             f"attention is that of the rung below: {case}, number {d} of head {head} of row {b} is "
             f"{float(out[b, head, d]):.3f}, expected {float(expected[b, head, d]):.3f}. A token sees the "
-            "tokens before it, in the cache, and itself, from the arguments. A place without a token is "
-            "NaN here."
-            f"{pads}"
+            "tokens before it, in the cache, and itself, from the arguments. A place without a token is NaN "
+            "here. A row of length -1 stores nothing, and still attends to itself."
         )
 
 
@@ -217,38 +183,9 @@ MANY_LAYERS = 13  # one more than GPT-2 has: their number is asked for, and not 
 
 def more_than_one_table(engine: InferenceEngine) -> str:
     """How many tables of blocks there are, if there is not a single one."""
-    num_tables = engine.kv_manager.num_tables
-    if num_tables != 1:
-        return (
-            f"there are {num_tables} tables for the gate's {engine.kv_manager.num_layers} layers, expected 1."
-        )
-    for request, session in engine.scheduler.running.items():
-        if len(session.block_ids_per_layer) != 1:
-            num_lists = len(session.block_ids_per_layer)
-            return f"request {request.request_id} has {num_lists} lists of blocks, expected 1."
-    return ""
-
-
-def wrong_layer(engine: InferenceEngine) -> str:
-    """The first place of a request's keys or values that is not its token's, with layer and block."""
-    block_size = engine.kv_manager.block_size
-    for request, session in engine.scheduler.running.items():
-        token_ids = tuple(request.token_ids[: session.num_tokens])
-        there, expected = session.dense_kv(), keys_and_values(small_model().network, token_ids)
-        for name, numbers, wanted in zip(("keys", "values"), there, expected, strict=True):
-            if numbers.shape != wanted.shape:
-                return (
-                    f"request {request.request_id} has {name} of the shape {tuple(numbers.shape)}, expected "
-                    f"{tuple(wanted.shape)}: [L, H, T, D]."
-                )
-            is_wrong = ~torch.isclose(numbers.cpu().float(), wanted, **CLOSE).all(dim=3).all(dim=1)  # [L, T]
-            for layer_idx, token in is_wrong.nonzero().tolist():
-                return (
-                    f"the {name} of token {token} of request {request.request_id} (block "
-                    f"{session.block_ids_per_layer[0][token // block_size]}, place {token % block_size}) "
-                    f"belong to another token in layer {layer_idx}."
-                )
-    return ""
+    num_tables, num_layers = engine.kv_manager.num_tables, engine.kv_manager.num_layers
+    told = f"there are {num_tables} tables for the gate's {num_layers} layers, expected 1."
+    return told if num_tables != 1 else ""
 
 
 @torch.inference_mode()
@@ -279,16 +216,8 @@ def two_share(build: Build) -> None:
     session = InferenceSession(manager)
     prefill_sessions(engine.model.network, [session], [(1, 2, 3)])
     both = [s.block_ids_per_layer[0] for s in (session, session.fork())]
-    free = manager.num_free_blocks
     with reservations_proven(engine):
         manager.reserve_token_batch(0, both)
-    if taken := free - manager.num_free_blocks - 1:
-        raise BrokenContract(
-            "a request that copies a shared block stops holding it, and the last holder writes in place: "
-            "for two "
-            f"sequences that share a block, and nobody else, {taken + 1} blocks were taken, expected 1. Ask "
-            "`append_takes_block` for each list when its turn comes."
-        )
 
 
 @torch.inference_mode()
@@ -307,85 +236,19 @@ def no_room(build: Build) -> None:
         )
 
 
-@contextmanager
-def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
-    """Inside the block, each reservation must make room for one token per sequence, in a block of its own,
-    and tell which lists it changed."""
-    manager = engine.kv_manager
-
-    def reserving(inner: Callable[..., list[int]]) -> Callable[..., list[int]]:
-        def reserve(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
-            before = [(list(block_ids), manager.num_tokens(block_ids)) for block_ids in block_ids_list]
-            told = inner(table_idx, block_ids_list)
-            for place, (block_ids, (_, num_tokens)) in enumerate(zip(block_ids_list, before, strict=True)):
-                check_reserved(manager, place, block_ids, num_tokens)
-            check_told(told, [held for held, _ in before], block_ids_list)
-            return told
-
-        return reserve
-
-    with replaced(manager, "reserve_token_batch", reserving):
-        yield ()
-
-
-def check_told(told: object, before: list[list[int]], after: list[list[int]]) -> None:
-    """Raise BrokenContract if what a reservation returned are not the places of the lists that it changed."""
-    changed = [b for b, (held, block_ids) in enumerate(zip(before, after, strict=True)) if held != block_ids]
-    if not isinstance(told, list) or any(type(place) is not int for place in told):
-        raise BrokenContract(
-            f"a reservation tells which lists changed: {one_line(repr(told))} is returned, expected "
-            f"{changed}: a list of indices into the batch, which is empty if no list changed."
-        )
-    for place in sorted(set(told) ^ set(changed)):
-        is_there = 0 <= place < len(after)
-        had = f"had the blocks {before[place]} and has {after[place]}" if is_there else "is not in the batch"
-        raise BrokenContract(
-            f"a reservation tells which lists changed: sequence {place} {had}, "
-            f"but {told} is returned, expected {changed}. These are indices into the batch. A block that was "
-            "replaced by its copy is a change, too: the device must be told."
-        )
-
-
-def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], num_tokens: int) -> None:
-    """Raise BrokenContract if a sequence of `num_tokens` has no room for one more, counted once."""
-    counted = manager.num_tokens(block_ids)
-    if counted != num_tokens + 1:
-        raise BrokenContract(
-            f"a reservation counts one token: sequence {place} had {num_tokens} in its blocks and has "
-            f"{counted}, expected {num_tokens + 1}. A token has the same place in every layer, so it counts "
-            "once."
-        )
-    if manager.refcount(block_ids[-1]) != 1:
-        raise BrokenContract(
-            f"a reserved block has one holder: block {block_ids[-1]}, the last one of sequence {place}, has "
-            f"{manager.refcount(block_ids[-1])} holders, expected 1. A request that appends to a shared "
-            "block needs a copy first."
-        )
-    in_last = manager.num_tokens(block_ids[-1:])
-    if not 1 <= in_last <= manager.block_size:
-        raise BrokenContract(
-            f"a reserved token is in the last block: that of sequence {place}, {block_ids[-1]}, counts "
-            f"{in_last} tokens, expected 1 to {manager.block_size}. Make the block ready first, then count "
-            "the token in it."
-        )
-
-
 ONE_TABLE = Invariant(
     "one table serves all layers",
     more_than_one_table,
     "count_tables says how many lists of blocks a sequence has, whatever the number of layers.",
 )
-EVERY_LAYER = Invariant(
-    "every layer has the keys and values of every token",
-    wrong_layer,
-    "A block id names a place in all layers: what is stored or copied there is stored or copied in each, and "
-    "a block that has another holder is not written to.",
+EVERY_LAYER = STORED._replace(
+    hint="A block id names a place in all layers: what is stored or copied there is stored or copied in each."
 )
 
 GATE = Gate(
     ("layer_tables", "kv_write"),
     LADDER["06"].options,
-    (ONE_TABLE, EVERY_LAYER),
+    (ONE_TABLE, TRUE_RECORDS, EVERY_LAYER),
     (reservations_proven, steps_proven),
     MIXED,
     trials=(all_layers, right_places, far_blocks),

@@ -54,13 +54,10 @@ def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, flo
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
 
 
-GPT2_LAYERS = 12
-
-
-def small_gpt2(n_layer: int = GPT2_LAYERS, n_positions: int = 64) -> LanguageModel:
+def small_gpt2(n_layer: int = 12) -> LanguageModel:
     """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step takes little
     time."""
-    config = GPT2Config(256, n_positions, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
+    config = GPT2Config(256, 64, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
     gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
 

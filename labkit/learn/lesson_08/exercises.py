@@ -155,15 +155,12 @@ def play_choose_sizes(attempt: Callable, load: dict[int, int], num_sizes: int) -
     return {"rows that are padding": rows_padded(load, sizes)}
 
 
-def draw_load(rng: Random) -> dict[str, object]:
-    """Draw arguments of `choose_sizes`: up to seven batch sizes, each with its number of steps."""
-    batch_sizes = rng.sample(range(1, 65), rng.randint(1, 7))
-    return {"load": {size: rng.randint(1, 50) for size in batch_sizes}, "num_sizes": rng.randint(1, 4)}
-
-
 CHOOSE_SIZES = Exercise(
     solution=choose_sizes,
-    draw=draw_load,
+    draw=lambda rng: {
+        "load": {size: rng.randint(1, 50) for size in rng.sample(range(1, 65), rng.randint(1, 7))},
+        "num_sizes": rng.randint(1, 4),
+    },
     contract="Among all choices of at most `num_sizes` buckets with room for the largest batch, find the "
     "one that pads the fewest rows, counting each once per step.",
     play=play_choose_sizes,

@@ -1,9 +1,9 @@
 """Lesson 08: steps that are replayed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,10 +12,10 @@ from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Report
-from labkit.learn.gates.gate import Build, Gate, proven, raised, small_model
+from labkit.learn.gates.gate import Build, Gate, proven, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import replays_proven, steps_proven
-from labkit.learn.gates.schedule import broken_behind
+from labkit.learn.gates.schedule import telling
 from labkit.learn.steps import noted
 from labkit.watch import (
     CapturedLaunch,
@@ -30,7 +30,6 @@ from labkit.watch.replaced import noting, replaced
 # --- a device's step that is captured once, and replayed -----------------------------------------------
 
 LARGEST_BATCH = 6  # no power of two
-NOT_FOUND = (LookupError, StopIteration, ValueError)  # what looking for a graph raises
 
 
 def sizes_for_any_engine(build: Build) -> None:
@@ -54,40 +53,12 @@ def every_batch(build: Build) -> None:
         cache=CacheConfig(block_size=4, max_blocks_per_layer=30, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=LARGEST_BATCH, prefill_max_batch_size=LARGEST_BATCH),
     )
-    try:
-        with graphs_found(engine), replays_proven(engine), steps_proven(engine):
-            for params in MIXED[:2]:
-                for i in range(LARGEST_BATCH):  # which ends one step after the one before
-                    engine.add_request([7 + i] * (1 + i % 3), replace(params, max_new_tokens=2 + i))
-                while engine.has_work:
-                    engine.step()
-    except Exception as error:
-        if broken := broken_behind(error):
-            raise broken from error
-        raise
-
-
-@contextmanager
-def graphs_found(engine: InferenceEngine) -> Iterator[None]:
-    """Inside the block, a step that finds no graph for its batch is a broken contract."""
-
-    def launching(inner: Callable) -> Callable:
-        def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            try:
-                return inner(batch_size, max_context_len, is_greedy)
-            except NOT_FOUND as error:
-                kind = "greedy" if is_greedy else "drawing"
-                raise BrokenContract(
-                    f"every batch has a graph: a {kind} batch of {batch_size}, in an engine for "
-                    f"{LARGEST_BATCH}, {raised(error)}. Greedy batches and those that draw need a graph "
-                    "each, a batch between two buckets takes the larger one, and the largest bucket must "
-                    "have as many rows as the engine has slots."
-                ) from error
-
-        return launch
-
-    with replaced(engine.decode_step, "device_step", launching):
-        yield
+    with telling(), replays_proven(engine), steps_proven(engine):
+        for params in MIXED[:2]:
+            for i in range(LARGEST_BATCH):  # which ends one step after the one before
+                engine.add_request([7 + i] * (1 + i % 3), replace(params, max_new_tokens=2 + i))
+            while engine.has_work:
+                engine.step()
 
 
 @torch.inference_mode()
@@ -175,7 +146,14 @@ def played(
     token_ids = recorded_step(device_step_of(engine), 2, True, graph)
     launches, after, tokens, runs = list(graph.launches), [], [], Counter[int]()
     addresses = [[output.data_ptr() for output in launch.outputs] for launch in launches]
-    graph.launches = [counted(launch, number, runs) for number, launch in enumerate(launches)]
+
+    def count(number: int, *_: object, **__: object) -> None:
+        runs[number] += 1
+
+    graph.launches = [
+        launch._replace(function=noting(partial(count, number))(launch.function))
+        for number, launch in enumerate(launches)
+    ]
     with steady_decode(engine, PROMPTS, max_new_tokens=9):
         for _ in range(NUM_REPLAYS):
             graph.replay()
@@ -195,16 +173,6 @@ def require_same_addresses(launches: list[CapturedLaunch], addresses: list[list[
                 "not an address: a graph's launches read at the old address. Copy the values there: "
                 "`a.copy_(b)`."
             )
-
-
-def counted(launch: CapturedLaunch, number: int, runs: Counter[int]) -> CapturedLaunch:
-    """The launch, which counts how often it runs."""
-
-    def run(*args: object, **kwargs: object) -> object:
-        runs[number] += 1
-        return launch.function(*args, **kwargs)
-
-    return launch._replace(function=run)
 
 
 def require_none_twice(launches: list[CapturedLaunch], runs: Counter[int]) -> None:

@@ -8,19 +8,14 @@ from functools import cache
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
+from labkit.engine.step.fused import FusedDeviceStep
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.lesson_09.fused_layer import whose_kernels
-from labkit.learn.lesson_09.proofs import (
-    attention_proven,
-    layer_proven,
-    linear_residual_proven,
-    norm_linear_proven,
-)
+from labkit.learn.lesson_09.proofs import attention_proven, layer_proven
 from labkit.learn.lesson_09.steps import TenKernelStep
 from labkit.model import LanguageModel
 from labkit.watch.launches import count_kernels, device_step_of, log_step
@@ -44,17 +39,19 @@ def uneven_model() -> LanguageModel:
     return model
 
 
+def engine_of(build: Build, model: LanguageModel) -> InferenceEngine:
+    """An engine with blocks of 4 tokens."""
+    return build(model, dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False))
+
+
 def right_kernels(build: Build) -> None:
-    """Raise BrokenContract for a kernel of a step that is not what its plain twin is, whichever way the step
-    is launched. Whatever else is wrong is left to the schedules."""
-    engine: InferenceEngine = build(
-        uneven_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    """Raise BrokenContract for an attention or a layer that is not what its plain twin is, whichever way the
+    step is launched. Whatever else is wrong is left to the schedules."""
+    engine = engine_of(build, uneven_model())
     step = device_step_of(engine)
     try:
         with ExitStack() as stack:
             if isinstance(step, FusedDeviceStep):
-                stack.enter_context(replaced(step, "kernels", _with_proofs))
                 stack.enter_context(replaced(step, "layer", layer_proven(step)))
             stack.enter_context(replaced(step.attention, "attention", attention_proven))
             # Not a graph of it, which was captured before.
@@ -66,21 +63,12 @@ def right_kernels(build: Build) -> None:
         return
 
 
-def _with_proofs(kernels: FusedKernels) -> FusedKernels:
-    return kernels._replace(
-        norm_linear=norm_linear_proven(kernels.norm_linear),
-        linear_residual=linear_residual_proven(kernels.linear_residual),
-    )
-
-
 def few_kernels(build: Build) -> None:
     """Raise BrokenContract if a greedy step is more kernels than five per layer and five around them.
 
     Attention counts as one, even if it is a kernel for parts and one that merges them.
     """
-    engine: InferenceEngine = build(
-        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = engine_of(build, small_model())
     launches = log_step(engine, PROMPTS).launches
     num_layers = engine.model.config.num_layers
     as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
@@ -101,9 +89,7 @@ def few_kernels(build: Build) -> None:
 def own_kernels(build: Build) -> None:
     """Raise BrokenContract for the reader's step if it runs a kernel of the package's where the reader has
     written one. A step that is built on none of the lesson's may run either."""
-    engine: InferenceEngine = build(
-        small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False)
-    )
+    engine = engine_of(build, small_model())
     if isinstance(device_step_of(engine), TenKernelStep) and "not yours" in (told := whose_kernels(engine)):
         raise BrokenContract(
             f"the step runs the kernels of steps 2 and 3: {told}. `with_mine` returns the attention and the "

@@ -5,7 +5,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +14,12 @@ from torch import Tensor
 
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import (
-    NormLinear,
     RowStatistics,
     fold_layer_norm,
-    linear_residual_plain,
-    norm_linear_plain,
     paged_attention_append_plain,
     require_triton,
 )
-from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
+from labkit.kernels.fused_linear import row_statistics
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_09.splits import launch_merge, merge_plain
@@ -133,57 +130,41 @@ def dots_of(kernel: Any) -> Iterator[ast.Call]:
 # --- LayerNorm and linear layer -------------------------------------------------------------------------
 
 
-class Rows(NamedTuple):
-    """Rows that go into a LayerNorm, how their statistics are cut, and what may be wrong there."""
-
-    words: str
-    x: Tensor
-    width: int  # columns of a part
-    gelu: bool
-    hint: str
-
-
-def _rows() -> Iterator[Rows]:
+def _rows() -> Iterator[tuple[str, Tensor, int, bool, str]]:
+    """Rows that go into a LayerNorm: in words, themselves, the columns of a part of their statistics, whether
+    a GELU comes behind, and what may be wrong there."""
     normal = drawn(3, 40)
     normal = (normal - normal.mean(1, keepdim=True)) / normal.std(1, correction=0, keepdim=True)
-    yield Rows(
-        "rows of mean 0 and variance 1",
-        normal,
-        40,
-        False,
+    yield (
+        "rows of mean 0 and variance 1", normal, 40, False,
         "For these rows the result is the product of step 1 plus the folded bias: the mean is 0, and the "
         "variance, which is squares / K and not squares / (K - 1), is 1.",
-    )
-    yield Rows(
+    )  # fmt: skip
+    yield (
         "rows of mean 0 and variance 9", 3 * normal, 40, False,
         "The whole sum is multiplied by 1 / sqrt(variance + eps), and the bias is not.",
     )  # fmt: skip
-    yield Rows(
+    yield (
         "rows of mean 0 and variance 0.00001, as eps", 1e-5**0.5 * normal, 40, False,
         "eps is added to the variance, inside of the root: 1 / sqrt(variance + eps).",
     )  # fmt: skip
-    yield Rows(
+    yield (
         "rows of mean 2 and variance 9", 3 * normal + 2, 40, False,
         "The mean is in every column of a row, so the product contains it once for each column: subtract "
         "mean times column_sums, and multiply the difference by 1 / sqrt(variance + eps).",
     )  # fmt: skip
-    yield Rows("a GELU after it", 2 * normal + 1, 40, True, "GELU comes last.")
-    yield Rows(
+    yield ("a GELU after it", 2 * normal + 1, 40, True, "GELU comes last.")
+    yield (
         "3 parts per row, the last one shorter", drawn(20, 40) + torch.arange(40, device=device()) / 9,
         16, False,
         "Parts differ in their means: weight each mean by its count. Then add to the squares, for each part, "
         "its count times the squared distance of its mean from the row's.",
     )  # fmt: skip
-    yield Rows(
+    yield (
         "rows whose mean is 3,000 times their deviation, in 3 parts", normal + 3000, 16, False,
         "Add up squared distances from the mean. The mean of the squares minus the square of the mean has no "
         "correct digit left here.",
     )  # fmt: skip
-
-
-def _layer_of(K: int, N: int = 200) -> NormLinear:
-    norm = 1 + 0.2 * drawn(K, seed=1), 0.2 * drawn(K, seed=2)
-    return fold_layer_norm(*norm, 1e-5, drawn(N, K, seed=3) * K**-0.5, drawn(N, seed=4))
 
 
 def check_norm_linear(kernel: Any) -> Report:
@@ -197,7 +178,9 @@ def _prove_norm_linear(kernel: Any) -> None:
     require_triton()
     check_precision(kernel)
     for words, x, width, gelu, hint in _rows():
-        layer = _layer_of(x.shape[1])
+        K, N = x.shape[1], 200
+        norm = 1 + 0.2 * drawn(K, seed=1), 0.2 * drawn(K, seed=2)
+        layer = fold_layer_norm(*norm, 1e-5, drawn(N, K, seed=3) * K**-0.5, drawn(N, seed=4))
         product = F.layer_norm(x.double(), x.shape[1:], eps=layer.eps) @ layer.weight.double().T + layer.bias
         expected = F.gelu(product, approximate="tanh") if gelu else product
         made = launch_norm_linear(kernel, x, row_statistics(x, width), layer, gelu, tile=TILE)
@@ -247,37 +230,6 @@ def _prove_merge(kernel: Any) -> None:
 
 
 # --- in an engine's step --------------------------------------------------------------------------------
-
-
-def norm_linear_proven(inner: Callable) -> Callable:
-    """A step's `norm_linear` that is compared with its plain twin in every call."""
-
-    def norm_linear(x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False) -> Tensor:
-        made = inner(x, statistics, layer, gelu=gelu)
-        expected = norm_linear_plain(x, statistics, layer, gelu)
-        hint = "Its kernel alone is proven by `check_norm_linear`."
-        check_numbers(NORM_LINEAR, f"in a step, for {len(layer.weight)} outputs", made, expected, hint)
-        return made
-
-    return norm_linear
-
-
-def linear_residual_proven(inner: Callable) -> Callable:
-    """A step's `linear_residual` that is compared with its plain twin in every call."""
-
-    def linear_residual(
-        x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
-    ) -> tuple[Tensor, RowStatistics]:
-        made, statistics = inner(x, weight, bias, residual)
-        expected, theirs = linear_residual_plain(x, weight, bias, residual)
-        contract, where = "linear_residual is residual + linear(x)", f"in a step, for {x.shape[1]} inputs"
-        check_numbers(contract, where, made, expected, "The bias and the residual belong to it.")
-        pairs = [torch.stack(mean_and_rstd(s, made.shape[1], 1e-5), 1) for s in (statistics, theirs)]
-        contract = "linear_residual tells the mean and the deviation of the rows that it stored"
-        check_numbers(contract, where, *pairs, "Value 0 is the mean, value 1 the reciprocal deviation.")
-        return made, statistics
-
-    return linear_residual
 
 
 def attention_proven(inner: Callable) -> Callable:

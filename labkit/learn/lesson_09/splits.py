@@ -29,21 +29,9 @@ class SplitThenMerge:
     def __init__(self, merge: Merge) -> None:
         self.merge = merge
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-    ) -> Tensor:
-        tensors = (
-            query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping,
-        )  # fmt: skip
+    def __call__(self, *arguments: Any) -> Tensor:
+        query, *_, max_context_len = arguments
+        tensors = arguments[:-1]
         check_paged_attention_append(*tensors)
         if triton_status().mode == "native":
             parts = partial_softmaxes_triton(*tensors)
@@ -96,30 +84,18 @@ def partial_softmaxes_plain(
     return largest.view(B * H, SPLITS), weights.sum(-1).view(B * H, SPLITS), accs.view(B * H, SPLITS, D)
 
 
-def partial_softmaxes_triton(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What a `Merge` takes, of each program's share of the tokens; the new token is stored. One kernel."""
+def partial_softmaxes_triton(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a `Merge` takes, of each program's share of the tokens; the new token is stored. One kernel.
+
+    tensors: as `partial_softmaxes_plain` takes them.
+    """
+    query, key_new, value_new, k_cache_layer, _, block_table, *_ = tensors
     B, H, D = query.shape
     float32 = {"dtype": torch.float32, "device": query.device}
     largest, totals = torch.empty(2, B * H, SPLITS, **float32)
     accs = torch.empty(B * H, SPLITS, D, **float32)
     _partial_softmax_kernel[(SPLITS, H, B)](
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
+        *tensors,
         largest,
         totals,
         accs,

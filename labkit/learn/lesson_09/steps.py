@@ -121,11 +121,9 @@ def grid_of(M: int, N: int, tile: Mapping[str, int]) -> tuple[int, int]:
 class TenKernelStep(FusedDeviceStep):
     """A fused step whose layers are ten kernels each, as on the rung below."""
 
-    def __init__(
-        self, slots: DeviceSlots, network: Network, attention: AttendAndWrite, kernels: FusedKernels
-    ) -> None:
-        super().__init__(slots, network, attention, kernels)
-        self._separate = network.decoder_weights().layers
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self._separate = self.network.decoder_weights().layers
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer by PyTorch's operators. Nothing reads the statistics of its rows, so they stay."""

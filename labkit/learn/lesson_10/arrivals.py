@@ -1,11 +1,9 @@
-"""Lesson 10: requests that come and go, and the bookkeeping of their steps."""
+"""Lesson 10: how much bookkeeping a step does."""
 
 from types import FrameType
 
 from labkit.engine import InferenceEngine
 from labkit.watch import profiled_by
-
-# --- how much bookkeeping a step does ------------------------------------------------------------------
 
 # Folders of the functions that `bookkeeping_calls` counts.
 BOOKKEEPING = ("labkit/engine/", "labkit/kvcache/")

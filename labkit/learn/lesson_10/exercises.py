@@ -80,21 +80,13 @@ def handed_out_at(launch: int, gpu: int, accept: int, num_steps: int, ahead: int
     return handed_out(StepWork(launch, gpu, accept), num_steps, ahead)
 
 
-def draw_times(rng: Random) -> dict[str, int]:
-    """Draw arguments of `handed_out_at`."""
-    launch, gpu, accept = (rng.choice((1, 2, 5, 30)) for _ in range(3))
-    return {
-        "launch": launch,
-        "gpu": gpu,
-        "accept": accept,
-        "num_steps": rng.randint(0, 7),
-        "ahead": rng.randint(0, 3),
-    }
-
-
 HANDED_OUT_AT = Exercise(
     solution=handed_out_at,
-    draw=draw_times,
+    draw=lambda rng: {
+        **{name: rng.choice((1, 2, 5, 30)) for name in ("launch", "gpu", "accept")},
+        "num_steps": rng.randint(0, 7),
+        "ahead": rng.randint(0, 3),
+    },
     contract="The host launches what is due, waits until the oldest unread step has ended, and accepts its"
     " tokens. The GPU begins a step when it was launched and the step before it has ended.",
 )

@@ -19,18 +19,14 @@ def lanes_end(lanes: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
     return [int(ends.get(str(name), 0)) for name in range(len(lanes))]
 
 
-def draw_kernels(rng: Random) -> dict[str, object]:
-    """Draw arguments of `lanes_end`: up to three lanes."""
-    lanes = [
-        [(rng.randint(0, 6), rng.randint(1, 9)) for _ in range(rng.randint(0, 5))]
-        for _ in range(rng.randint(1, 3))
-    ]
-    return {"lanes": lanes}
-
-
 LANES_END = Exercise(
     solution=lanes_end,
-    draw=draw_kernels,
+    draw=lambda rng: {
+        "lanes": [
+            [(rng.randint(0, 6), rng.randint(1, 9)) for _ in range(rng.randint(0, 5))]
+            for _ in range(rng.randint(1, 3))
+        ]
+    },
     contract="A kernel begins when the one before it in its lane has ended, and waits. Then it asks for "
     "the memory, which serves one kernel at a time: the one that asked first, and of two that ask"
     " at once the one of the earlier lane.",

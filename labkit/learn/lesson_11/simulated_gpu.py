@@ -1,14 +1,13 @@
 """Lesson 11: a recorded layer, and a simulated GPU that runs it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from labkit.bench.limit import on_paper
 from labkit.engine import InferenceEngine
 from labkit.engine.parts import Part
 from labkit.learn.gates.gate import small_model
 from labkit.learn.lesson_11.streams import StreamLaunch, steps_to_play
-from labkit.model import LanguageModel
 from labkit.results import TracedStep
 from labkit.show.lanes import Span
 
@@ -126,11 +125,9 @@ def layers_of(
     build: `here.build`. Keys and values take their rows' share of the time; weights take all of it in each
     half, as if the second found none of them in the GPU's cache. What stands around the layers takes no time.
     """
-
-    def with_parts(model: LanguageModel, **settings: Any) -> InferenceEngine:
-        return build(model=model, **parts, **settings)
-
-    with steps_to_play(with_parts, small_model(NUM_LAYERS)) as player:
+    with steps_to_play(
+        lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
+    ) as player:
         launches = player.play(NUM_ROWS).launches
     return [_task(launch, launches, layer) for launch in launches]
 
@@ -138,21 +135,14 @@ def layers_of(
 def _task(launch: StreamLaunch, launches: Sequence[StreamLaunch], layer: Sequence[KernelTimes]) -> Task:
     places = {(other.stream, other.number): i for i, other in enumerate(launches)}
     after = tuple(places[seen] for seen in launch.waits_for.items() if seen in places)
-    times = _times_of(launch, layer)
-    if times is None:
-        return Task(launch.stream, launch.kernel, 0.0, 0.0, after)
+    same = [times for times in layer if times.name == launch.kernel]
+    is_second = False
+    if len(same) > 1:  # of two products of one name, the second is the larger
+        weight = max((t for t in launch.inputs if t.dim() == 2), key=lambda t: t.numel())
+        is_second = launch.gelu or weight.shape[1] > weight.shape[0]
+    times = same[is_second] if same else KernelTimes(launch.kernel, 0.0, 0.0, 0.0)
     bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
     return Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after)
-
-
-def _times_of(launch: StreamLaunch, layer: Sequence[KernelTimes]) -> KernelTimes | None:
-    """The recorded times of a launch: of two products of one name, the second is the larger."""
-    same = [times for times in layer if times.name == launch.kernel]
-    if len(same) < 2:
-        return same[0] if same else None
-    weight = max((t for t in launch.inputs if t.dim() == 2), key=lambda t: t.numel())
-    is_second = launch.gelu or weight.shape[1] > weight.shape[0]
-    return same[is_second]
 
 
 def in_a_row(layer: Sequence[KernelTimes], num_layers: int = NUM_LAYERS) -> list[Task]:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -80,17 +81,6 @@ class StreamLaunch(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kernel} in the {self.stream} stream"
-
-
-@dataclass(frozen=True)
-class PlainKernel:
-    """A kernel's plain twin, with the workspace that the kernel would write; None for one without."""
-
-    function: Callable
-    workspace: Tensor | None = None
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        return self.function(*args, **kwargs)
 
 
 class SimulatedStreams(OperatorMode):
@@ -260,9 +250,9 @@ class StepPlayer:
         split_k, splits = torch.zeros(1), torch.zeros(1)
         streams.names[storage(split_k)] = f"the split-K workspace of lane {number}"
         streams.names[storage(splits)] = f"attention's workspace of lane {number}"
-        kernels = {name: PlainKernel(kernel) for name, kernel in PLAIN._asdict().items()}
-        kernels["linear_residual"] = PlainKernel(PLAIN.linear_residual, split_k)
-        attention = PlainKernel(paged_attention_append_plain, splits)
+        residual, attention = partial(PLAIN.linear_residual), partial(paged_attention_append_plain)
+        residual.workspace, attention.workspace = split_k, splits  # which the kernels would write
+        kernels = PLAIN._replace(linear_residual=residual)._asdict()
         return Lane(
             AttendAndWrite(self.kv_manager, streams.as_kernel("attention", attention)),
             FusedKernels(**{name: streams.as_kernel(name, kernel) for name, kernel in kernels.items()}),

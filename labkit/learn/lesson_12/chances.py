@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.engine.step.samplers import DrawFunction
-from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels import draw_plain
 from labkit.kernels.distribution import warp
 from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
@@ -52,7 +53,9 @@ def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size:
     shares = warp(logits, batch.of_rows.at(slice(1)))[0].double()
     counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()
     statistic, degrees = chi_square(counts, num_draws * shares)
-    limit = limit_of(degrees)
+    part = 2 / (9 * degrees)
+    # What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931).
+    limit = degrees * (1 - part + NORMAL * part**0.5) ** 3
     verdict = "as expected" if statistic <= limit else "not as expected"
     return (
         f"{manner}: {int((shares > 0).sum())} tokens, {degrees} degrees, "
@@ -72,20 +75,8 @@ def chi_square(counts: Tensor, expected: Tensor) -> tuple[float, int]:
     return float(((observed - wanted) ** 2 / wanted).sum()), len(wanted) - 1
 
 
-def limit_of(degrees: int) -> float:
-    """What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931)."""
-    part = 2 / (9 * degrees)
-    return degrees * (1 - part + NORMAL * part**0.5) ** 3
-
-
-def one_too_many(
-    logits: Tensor,
-    token_ids: Tensor,
-    slot_mapping: Tensor,
-    last_token_ids: Tensor,
-    state: SamplingState,
-    is_filtered: bool,
-) -> None:
+def one_too_many(*arguments: Any) -> None:
     """Cuts top-k one token too late."""
+    *tensors, state, is_filtered = arguments
     late = state._replace(top_ks=state.top_ks + (state.top_ks > 0).long())
-    draw_plain(logits, token_ids, slot_mapping, last_token_ids, late, is_filtered)
+    draw_plain(*tensors, late, is_filtered)

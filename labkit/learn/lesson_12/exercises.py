@@ -1,7 +1,6 @@
 """Lesson 12: the exercises."""
 
 from collections.abc import Sequence
-from random import Random
 
 from labkit.learn.exercise import Exercise
 
@@ -15,14 +14,9 @@ def in_order(bits: int) -> int:
     return -size if bits & 0x8000 else size
 
 
-def draw_bits(rng: Random) -> dict[str, int]:
-    """Draw an argument of `in_order`."""
-    return {"bits": rng.choice([rng.randrange(2**16), rng.randrange(2**15, 2**16), 0x8000])}
-
-
 IN_ORDER = Exercise(
     solution=in_order,
-    draw=draw_bits,
+    draw=lambda rng: {"bits": rng.choice([rng.randrange(2**16), rng.randrange(2**15, 2**16), 0x8000])},
     contract="The lowest 15 bits count a value's distance from 0 in steps of one float; the highest bit is"
     " its sign.",
 )
@@ -48,19 +42,13 @@ def kept_ids(weights: Sequence[int], top_k: int, dropped: int) -> list[int]:
     return ascending[-1:]
 
 
-def draw_weights(rng: Random) -> dict[str, object]:
-    """Draw arguments of `kept_ids`: few different weights, so that many tie."""
-    weights = [rng.randint(1, rng.choice([3, 9, 30])) for _ in range(rng.randint(1, 12))]
-    return {
-        "weights": weights,
-        "top_k": rng.choice([0, 1, 2, 3, 5, 20]),
-        "dropped": rng.choice([0, 5, 10, 20, 50, 90]),
-    }
-
-
 KEPT_IDS = Exercise(
     solution=kept_ids,
-    draw=draw_weights,
+    draw=lambda rng: {
+        "weights": [rng.randint(1, rng.choice([3, 9, 30])) for _ in range(rng.randint(1, 12))],  # many tie
+        "top_k": rng.choice([0, 1, 2, 3, 5, 20]),
+        "dropped": rng.choice([0, 5, 10, 20, 50, 90]),
+    },
     contract="First the k-th largest weight is a cut, and ties with it stay. Then tokens go, the smallest "
     "first and of equal ones the lower id first, as long as those that have gone add up to no "
     "more than `dropped` of 100.",

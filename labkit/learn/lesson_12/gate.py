@@ -132,32 +132,14 @@ def counted_where_free(batch: Batch, before: Tensor) -> Tensor:
 
 def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> None:
     """Raise BrokenContract if a slot holds another number than expected."""
-    contract, hint = {
-        "last_token_ids": (
-            "a slot's last token is its row's",
-            "The next step begins with it. Write the drawn token to the slot that slot_mapping names.",
-        ),
-        "draws": (
-            "a step counts one random number per row that draws",
-            "After the step its slot has counted one more, and a slot without a row has not.",
-        ),
-    }[name]
     row_of = {slot: row for row, slot in enumerate(batch.slot_mapping.tolist())}
     for slot in (there != expected).nonzero()[:, 0].tolist():
         whose = f"row {row_of[slot]}" if slot in row_of else "no row of the batch"
         raise BrokenContract(
-            f"{contract}: {name}[{slot}], of {whose}, is {there[slot].item()} after the step, expected "
-            f"{expected[slot].item()}. {hint}"
+            f"a slot is what its row made of it: {name}[{slot}], of {whose}, is {there[slot].item()} after "
+            f"the step, expected {expected[slot].item()}. The slot that slot_mapping names has its row's "
+            "token, and counts one random number more if the row draws; no other slot is written to."
         )
-
-
-def operators_of(case: Case, draw: DrawFunction, device: torch.device | str) -> Operators:
-    """What a sampler asks PyTorch for, with each row of a case once."""
-    batch = Batch.of(case.rows, case.is_filtered, device)
-    with HandedOut() as handed_out, Operators() as seen:
-        batch.give(draw)
-    seen.reading += handed_out.names
-    return seen
 
 
 def nothing_is_sorted(build: Build) -> None:
@@ -165,16 +147,19 @@ def nothing_is_sorted(build: Build) -> None:
     token with each, and for a search in a batch that has no filter."""
     draw, device = sampler_of(build)
     for case in (FILTERED[-1], UNFILTERED[0]):
-        seen = operators_of(case, draw, device)
+        batch = Batch.of(case.rows, case.is_filtered, device)
+        with HandedOut() as handed_out, Operators() as seen:
+            batch.give(draw)
+        reading = seen.reading + handed_out.names
         if seen.sorting:
             raise BrokenContract(
                 f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` "
                 f"({len(seen.sorting)} times in a {'filtered' if case.is_filtered else 'plain'} batch), "
                 "expected no sort and no top-k operator. The tokens are right; now find them without a sort."
             )
-        if seen.reading:
+        if reading:
             raise BrokenContract(
-                f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host "
+                f"the host reads nothing: the sampler asked for `{reading[0]}`, for which the host "
                 "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
                 "no `.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
             )

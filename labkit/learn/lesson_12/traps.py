@@ -1,25 +1,19 @@
 """Lesson 12: a sampler that is wrong without an error, and where that shows."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from labkit.engine import InferenceEngine, SamplingParams
-from labkit.kernels import SamplingState, draw_plain
+from labkit.kernels import draw_plain
 
 
-def draws_by_row(
-    logits: Tensor,
-    token_ids: Tensor,
-    slot_mapping: Tensor,
-    last_token_ids: Tensor,
-    state: SamplingState,
-    is_filtered: bool,
-) -> None:
+def draws_by_row(*arguments: Any) -> None:
     """Takes row b's parameters from slot b. They are the row's own until a request leaves."""
+    logits, token_ids, slot_mapping, last_token_ids, *others = arguments
     rows = torch.arange(len(slot_mapping), device=logits.device)
-    draw_plain(logits, token_ids, rows, last_token_ids, state, is_filtered)
+    draw_plain(logits, token_ids, rows, last_token_ids, *others)
     last_token_ids[slot_mapping] = token_ids.clamp(min=0)
 
 

@@ -28,7 +28,7 @@ MISTAKES = [
     (AT_ONCE, CACHES, SWAPPED, "they are swapped. key_new comes after the keys"),
     (AT_ONCE, "columns < c", "columns <= c", "slot 2 of block 5, which holds no token, has weight 0."),
     (AT_ONCE, MASKED, "softmax(dim=-1).masked_fill(hidden, 0)", "they add up to"),
-    (AT_ONCE, " * query.shape[2] ** -0.5", "", "the scores were not divided by √D. try D is"),
+    (AT_ONCE, " * query.shape[2] ** -0.5", "", "the softmax of query · key / √D found request 0"),
     (AT_ONCE, "cache[block_table[:", "cache[block_table[:1].expand_as(block_table)[:", "token 0 of request"),
     (AT_ONCE, BLOCKS, "blocks.reshape(len(new), new.shape[1], -1, new.shape[2])", "A block is [H,"),
     (AT_ONCE, "values.masked_fill(hidden.transpose(2, 3), 0)", "values", "with NaN in the empty"),

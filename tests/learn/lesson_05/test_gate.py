@@ -57,7 +57,7 @@ MISTAKES = [
     (APPEND, LAST + PLACES + WRITE + COUNT, WHILE_COLLECTING, "run out of blocks in the middle of the"),
     (APPEND, COUNT, PUT_BACK, "expected for none"),
     (FAST, '                self.append_paths["in_place"] += 1', "                pass", "appended 8 tokens"),
-    (FAST, "    def last_records", UNSAID, "lists [] were said to have changed, expected [0, 1, 2, 3]"),
+    (FAST, "    def last_records", UNSAID, "lists changed found [] is returned, expected [0, 1, 2, 3]"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

@@ -33,7 +33,7 @@ NEWCOMERS = "self.send_states({requests[b]: sessions[b] for b in joined})"
 ROW = "a row names the blocks that its request holds now found table"
 TURNS = "next(self.__dict__.setdefault('turns', iter([*range(self.padding_slot)] * 9)))"
 MISTAKES = [
-    (KEPT, STAY, "", "slots of those who left are free again found where all slots were taken"),
+    (KEPT, STAY, "", "every step can be made found the engine raised KeyError: 'pop from an empty set'"),
     (KEPT, STAY + FREE, ALL_FREE, "has left and still has slot"),
     (KEPT, STAY, "        self.slot_of = {}\n", "a request keeps its slot found request"),
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
@@ -49,7 +49,7 @@ MISTAKES = [
     (ONCE, NEWCOMERS, "self.send_states(dict(zip(requests, sessions)))", "was sent for request"),
     (ONCE, "sessions != self.mapped", "set(sessions) - set(self.mapped)", "rows after the batch are padding"),
     (ONCE, SENT, TOKENS, "last_token_ids was sent for request"),
-    (ONCE, "self.slot_of.pop(session, None)", "del self.slot_of[session]", "sessions that had none yet"),
+    (ONCE, "self.slot_of.pop(session, None)", "del self.slot_of[session]", "at `del self.slot_of[s"),
     (ONCE, "    def forget", NO_PADDING, "context_lens[4] is 0, expected -1."),
 ]  # fmt: skip
 

@@ -36,8 +36,8 @@ OLD = HALF.replace("x, statistics =", "between, statistics =").replace("norm_lin
 SOFTMAX = "attention is one softmax over all of a request's tokens found in a step whose"
 MISTAKES = [
     (STEP, INIT, UNSEEN, SOFTMAX),
-    (STEP, INIT, STATISTICS, "linear_residual tells the mean and the deviation"),
-    (STEP, INIT, BIAS, "linear_residual is residual + linear(x) found in a step, for 32 inputs, row 0 of 4"),
+    (STEP, INIT, STATISTICS, "Pass the statistics that came with x"),
+    (STEP, INIT, BIAS, "each added to what came in found layer 0, request 0 of 4"),
     (STEP, INIT, PADDED, "a step makes the plain step's tokens found row"),
     (STEP, HALF, OLD, "as it came into that half"),
     (STEP, LAYER, SEPARATE, "40 for 2 layers, at most 15"),

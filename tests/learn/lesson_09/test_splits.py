@@ -28,7 +28,7 @@ def test_the_kernel_makes_the_parts_of_its_plain_twin():
     case = attention_case(LENGTHS)
     case["context_lens"][1] = -1  # pads the batch: nothing is stored for it
     mine, plain = ({name: t.clone() for name, t in case.items()} for _ in range(2))
-    parts = splits.partial_softmaxes_triton(**mine)
+    parts = splits.partial_softmaxes_triton(*mine.values())
     expected = splits.partial_softmaxes_plain(**plain, max_context_len=100)
     for part, wanted in zip(parts, expected, strict=True):
         torch.testing.assert_close(part, wanted, atol=1e-5, rtol=1e-5)

@@ -42,7 +42,7 @@ MISTAKES = [
     (DRAW, "draws)[:, None]", "draws)[:1, None]", "its random number is"),
     (DRAW, " & (token_ids >= 0)", "", "a row without finite logits has no token"),
     (DRAW, BY_SLOT, BY_SLOT.replace("slot_mapping", ": len(token_ids)"), "last_token_ids[0], of no row of"),
-    (DRAW, "draws + 1", "draws + 2", "a step counts one random number per row that draws"),
+    (DRAW, "draws + 1", "draws + 2", "draws[1], of row 23, is 5 after the step, expected 4"),
     (DRAW, f"{BY_SLOT}\n{COUNT}", f"{BY_COPY}\n{WHO_DRAWS}", ""),
     (DRAW, COUNT, LATE, "other moves and this"),
     (DRAW, COUNT, f"{COUNT}\n    logits[temperatures > 0].sum()", "the sampler asked for `index`"),
