@@ -63,12 +63,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):  # it is a name
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def main() -> None:
