@@ -2,6 +2,8 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -43,7 +45,12 @@ def test_whoever_is_interrupted_as_it_leaves_has_left_it_after_the_next_time(set
     assert setting["on"]
 
 
-def test_an_error_passes_and_the_setting_is_back(setting, off):
+@pytest.mark.parametrize("line", [1, 2, 3, 4, 5])
+def test_an_interrupt_as_it_is_entered_leaves_nothing_behind_and_an_error_passes(setting, off, line):
+    interrupt = partial(signal.raise_signal, signal.SIGINT)
+    with suppress(KeyboardInterrupt), at_lines([line], interrupt, within=shared_context.__file__):
+        off.__enter__()
     with pytest.raises(ValueError, match="mine"), off:
+        assert not setting["on"]
         raise ValueError("mine")
     assert setting["on"]
