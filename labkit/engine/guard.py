@@ -105,7 +105,10 @@ class Guard:
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._leave()
+                handler, self._handler = self._handler, None
+                self.name = ANOTHER
+                del self.inside[DRIVER]
+                self._hand_back(handler)
 
     def _examine(self) -> None:
         engine = self._engine()
@@ -116,12 +119,6 @@ class Guard:
                 engine.check_integrity()
             except BaseException:
                 self.is_broken = True
-
-    def _leave(self) -> None:
-        handler, self._handler = self._handler, None
-        self.name = ANOTHER
-        del self.inside[DRIVER]
-        self._hand_back(handler)
 
     @staticmethod
     def _whom_interrupts_are_for() -> object:

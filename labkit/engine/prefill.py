@@ -119,8 +119,7 @@ def prefill_sessions(
     """The logits [B, V] after each prompt; its keys and values are computed and stored in its session.
 
     prompts: token ids, one sequence per session. A session may hold a cached prefix, of which nothing is
-    computed again, but must lack at least the last token. If anything fails, all sessions are as before and
-    the error is raised.
+    computed again, but must lack at least the last token. If anything fails, some may hold a part of theirs.
     """
     device = network.device
     new_ids = [torch.tensor(ids[s.num_tokens :]) for s, ids in zip(sessions, prompts, strict=True)]
@@ -129,17 +128,10 @@ def prefill_sessions(
     with named_range("labkit.prefill_sessions"):
         past = past_of(sessions, device)
         prefilled = network.prefill(input_ids, torch.tensor(lengths, device=device), past)
-        held = [session.num_tokens for session in sessions]
-        try:
-            for b, session in enumerate(sessions):
-                session.append_prompt(
-                    prefilled.keys[:, b, :, : lengths[b]], prefilled.values[:, b, :, : lengths[b]]
-                )
-        except BaseException:
-            for session, num_tokens in zip(sessions, held, strict=True):
-                session.num_tokens = num_tokens
-                session.roll_back()
-            raise
+        for b, session in enumerate(sessions):
+            session.append_prompt(
+                prefilled.keys[:, b, :, : lengths[b]], prefilled.values[:, b, :, : lengths[b]]
+            )
     return prefilled.last_logits
 
 

@@ -60,7 +60,7 @@ class InferenceSession:
     def append_prompt(self, keys: Tensor, values: Tensor) -> None:
         """Append the keys and values [L, H, T, D] of T tokens.
 
-        Raises OutOfBlocksError when a layer has no free block; `roll_back` then undoes what was appended.
+        Raises OutOfBlocksError when a layer has no free block; `roll_back` or `release` then undoes it.
         """
         for table_idx, block_ids in enumerate(self.block_ids_per_layer):
             layers = self.kv_manager.layers_of(table_idx)

@@ -1,7 +1,7 @@
 """A setting of the whole process that threads need at once."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from threading import Lock, get_ident
 
 
@@ -13,19 +13,19 @@ class SharedContext:
     """
 
     def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
-        self._make = make
+        self._make, self._held = make, ExitStack()
         self._lock = Lock()
         self._inside: set[int] = set()  # thread ids: one that an interrupt kept from leaving is no second one
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._held = self._make()
-                self._held.__enter__()
+                self._held.close()  # what was entered when an interrupt came
+                self._held.enter_context(self._make())
             self._inside.add(get_ident())
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._inside == {get_ident()}:
-                self._held.__exit__(None, None, None)
+                self._held.close()
             self._inside.discard(get_ident())

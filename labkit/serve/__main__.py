@@ -63,12 +63,9 @@ def make_parser() -> argparse.ArgumentParser:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):  # it is a name
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host == "localhost"
 
 
 def main() -> None:
@@ -82,6 +79,8 @@ def main() -> None:
             serve(server, args)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:  # while the model is loaded, or raised again when all is closed
+        pass
 
 
 def engine_server(settings: EngineSettings, max_requests: int) -> Server:
@@ -105,8 +104,7 @@ def serve(engine: Server, args: argparse.Namespace) -> None:
     config.timeout_keep_alive = KEPT_OPEN
     server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()
-    with contextlib.suppress(KeyboardInterrupt):  # raised again when all is closed
-        server.run()
+    server.run()
     if server.has_lost_engine:
         raise SystemExit("the engine has ended, and so the server does")
 

@@ -60,7 +60,12 @@ class EngineClient:
     ) -> None:
         self.process, self.max_inflight_requests = process, max_inflight_requests
         self._wire = Wire(end)
-        introduced = self._first_message()
+        introduced = self._wire.first()
+        if introduced is None:
+            code = process.wait() if process else None
+            raise LabkitError(f"the engine's process ended ({code}) before the engine was ready")
+        if "refused" in introduced:
+            raise LabkitError(introduced["refused"])
         self.name: str = introduced["name"]
         self.voice: Voice = read_voice(introduced)
         self.limits = Limits(**introduced["limits"])
@@ -89,15 +94,6 @@ class EngineClient:
             process.wait()
             here.close()
             raise
-
-    def _first_message(self) -> dict[str, Any]:
-        message = self._wire.first()
-        if message is None:
-            code = self.process.wait() if self.process else None
-            raise LabkitError(f"the engine's process ended ({code}) before the engine was ready")
-        if "refused" in message:
-            raise LabkitError(message["refused"])
-        return message
 
     def __repr__(self) -> str:
         state = "serving" if self.is_serving else "closed"

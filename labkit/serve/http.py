@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def api_key() -> str | None:
     key = os.environ.get(API_KEY)
     if key is None or (key and key.isprintable() and key == key.strip()):
         return key
-    raise OptionError(f"{API_KEY} is set to {key!r}, which no client can send: set another, or unset it")
+    raise OptionError(f"{API_KEY} is set to a key that no client can send: set another, or unset it")
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -308,7 +308,8 @@ class EventStream(StreamingResponse):
         self._at_end = at_end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        with self._at_end:
+        # Cancelled by uvicorn alone, at shutdown: the client does not read what it is told.
+        with self._at_end, suppress(asyncio.CancelledError):
             await self.stream_response(send)
 
 

@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 from contextlib import AbstractContextManager
+from types import FrameType
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,7 +17,8 @@ SECONDS_TO_LEAVE = 5
 
 class DrainingServer(uvicorn.Server):
     """Asked to stop, it takes no new connection and lets open answers end for `drain` seconds; those that it
-    then cuts short end with an error. It stops by itself when there is no engine any more."""
+    then cuts short end with an error. A second signal does so at once. It stops by itself when there is no
+    engine any more."""
 
     def __init__(self, config: uvicorn.Config, server: Server, drain: float) -> None:
         super().__init__(config)
@@ -24,7 +26,15 @@ class DrainingServer(uvicorn.Server):
         config.timeout_graceful_shutdown = math.ceil(drain) + SECONDS_TO_LEAVE
         self._streaming, self._drain = server, drain
         self.has_begun = threading.Event()
-        self.has_lost_engine = False
+        self.has_lost_engine = self._is_hurried = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come. At a third Ctrl-C uvicorn drops open answers without a word."""
+        if self.should_exit and not self._is_hurried:
+            self._is_hurried = True
+            threading.Thread(target=self._streaming.close, daemon=True).start()
+        else:
+            super().handle_exit(sig, frame)
 
     async def startup(self, *args: object, **kwargs: object) -> None:
         try:

@@ -11,7 +11,6 @@ from helpers import CONFIG, GREEDY, ByteTokenizer, make_engine, tokens_alone, to
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
 from labkit import SamplingParams
-from labkit.engine.prompt import read, size_of
 from labkit.errors import RequestError
 from labkit.model.tokenizer import first_token_ids
 
@@ -140,18 +139,6 @@ def test_a_text_is_encoded_as_far_as_it_must_be_read():
     """16 characters for each position, doubled until there are more tokens than twice the positions."""
     assert first_token_ids("a" * 64, TOKENIZER, limit=4) == ([97] * 64, True)
     assert first_token_ids("a" * 65, TOKENIZER, limit=4) == ([97] * 64, False)
-
-
-def test_what_raises_while_it_is_read_is_refused_by_name():
-    def broken():
-        yield 1
-        raise ZeroDivisionError("half way")
-
-    items = read("the prompt", broken())
-    assert next(items) == 1
-    with pytest.raises(RequestError, match="the prompt cannot be read: ZeroDivisionError"):
-        next(items)
-    assert size_of("prompts", "abc") == 3
 
 
 def test_a_list_that_has_other_items_than_its_len_says_is_refused(engine):

@@ -2,6 +2,7 @@
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from unittest import mock
 
 import pytest
@@ -9,6 +10,10 @@ from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit.model import shared_context
 from labkit.model.shared_context import SharedContext
+
+
+def interrupted_at(line):
+    return at_lines([line], lambda: signal.raise_signal(signal.SIGINT), within=shared_context.__file__)
 
 
 @pytest.fixture
@@ -33,17 +38,18 @@ def test_the_first_enters_it_and_the_last_leaves_it(setting, off):
 @pytest.mark.parametrize("line", [1, 2, 3, 4])
 def test_whoever_is_interrupted_as_it_leaves_has_left_it_after_the_next_time(setting, off, line):
     off.__enter__()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        at_lines([line], lambda: signal.raise_signal(signal.SIGINT), within=shared_context.__file__),
-    ):
+    with pytest.raises(KeyboardInterrupt), interrupted_at(line):
         off.__exit__()
     with off:
         assert not setting["on"] or line == 4
     assert setting["on"]
 
 
-def test_an_error_passes_and_the_setting_is_back(setting, off):
+@pytest.mark.parametrize("line", [1, 2, 3, 4, 5])
+def test_an_interrupt_as_it_is_entered_leaves_nothing_behind_and_an_error_passes(setting, off, line):
+    with suppress(KeyboardInterrupt), interrupted_at(line):
+        off.__enter__()
     with pytest.raises(ValueError, match="mine"), off:
+        assert not setting["on"]
         raise ValueError("mine")
     assert setting["on"]

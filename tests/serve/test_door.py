@@ -1,11 +1,15 @@
 """What the server refuses, and what it says of itself."""
 
+import asyncio
 import json
 import re
+import signal
 import socket
 import threading
+from contextlib import ExitStack
 from itertools import count
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import httpx
 import openai
@@ -18,7 +22,7 @@ from labkit.engine import StreamingServer
 from labkit.engine.overlap import Batch
 from labkit.errors import OptionError
 from labkit.serve import engine_client, http
-from labkit.serve.__main__ import is_loopback, make_parser
+from labkit.serve.__main__ import is_loopback, main, make_parser
 from labkit.serve.errors import ApiError
 from labkit.serve.replies import LOGPROBS, TEXT, Frames
 from labkit.serve.requests import read_chat
@@ -237,6 +241,12 @@ def test_a_flag_out_of_range_is_refused_before_a_model_is_loaded(flag, capsys):
     assert f"argument {name}" in said and value in said
 
 
+def test_ctrl_c_while_a_model_is_loaded_ends_the_command_quietly(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["serve", "--model", "m"])
+    monkeypatch.setattr("labkit.serve.__main__.engine_server", Mock(side_effect=KeyboardInterrupt))
+    main()
+
+
 def test_a_model_without_a_template_says_so(door):
     with pytest.raises(openai.BadRequestError, match="chat template"):
         door.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
@@ -286,8 +296,8 @@ def test_a_key_or_a_name_that_no_client_can_send_is_refused(monkeypatch, key):
         with pytest.raises(OptionError, match="the model's name"):
             http.app_over(server, "a\0b")
         monkeypatch.setenv("LABKIT_API_KEY", key)
-        with pytest.raises(OptionError, match="LABKIT_API_KEY is set to"):
-            http.app_over(server)
+        with pytest.raises(OptionError, match=r"^LABKIT_API_KEY is set to a key that"):
+            http.app_over(server)  # and it is not shown
 
 
 def test_a_key_is_asked_for_where_there_is_one(monkeypatch):
@@ -314,17 +324,30 @@ def test_at_shutdown_an_answer_has_time_to_end():
         assert list(stream)[-1].choices[0].finish_reason == "length"
 
 
-def test_an_answer_that_shutdown_cuts_short_is_told_so(monkeypatch):
-    with serving(make_engine(max_blocks_per_layer=256), drain=0) as door:
+@pytest.mark.parametrize(("drain", "signals"), [(0, 1), (1000, 2)])
+def test_an_answer_that_shutdown_cuts_short_is_told_so(monkeypatch, drain, signals):
+    with serving(make_engine(max_blocks_per_layer=256), drain=drain) as door:
         step, close, closing, calls = door.engine.step, door.streaming.close, threading.Event(), count()
         monkeypatch.setattr(door.streaming, "close", lambda: (closing.set(), close()))
         # Steps enough for some text, for a token can be part of a character; then one until the time is over.
         monkeypatch.setattr(door.engine, "step", lambda: (next(calls) < 20 or closing.wait()) and step())
         stream = iter(door.client.completions.create(stream=True, **GOOD | {"max_tokens": 60}))
         next(stream)
-        door.server.should_exit = True
+        for _ in range(signals):
+            door.server.handle_exit(signal.SIGINT, None)
         with pytest.raises(openai.APIError, match="closed"):
             list(stream)
+
+
+def test_a_reader_that_reads_nothing_is_left_at_shutdown_and_its_requests_end():
+    def send(message):
+        asyncio.current_task().cancel()  # as uvicorn does, which prints what is raised then
+        return asyncio.Future()
+
+    at_end = ExitStack()
+    at_end.callback(ended := Mock())
+    asyncio.run(http.EventStream((), at_end)({}, None, send))
+    ended.assert_called_once_with()
 
 
 def test_addresses_that_others_reach_are_known():

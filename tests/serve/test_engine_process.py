@@ -22,6 +22,7 @@ from streaming_helpers import TIMEOUT, wait_for
 
 from labkit import SamplingParams, load_model
 from labkit.engine import StreamingServer
+from labkit.engine.delivery import StepOutputs
 from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.paths import ROOT
 from labkit.serve import engine_process
@@ -219,8 +220,11 @@ def test_a_server_without_an_engine_says_so():
 
 
 def test_requests_that_are_left_count_until_the_engine_has_let_go_of_them():
+    engine = make_engine()
+    engine.step = StepOutputs  # so nothing ends by itself
+
     async def leave():
-        client = by_wire(make_engine(max_blocks_per_layer=256), max_inflight_requests=2)
+        client = by_wire(engine, max_inflight_requests=2)
         try:
             streams = [client.submit_async(prompt, SamplingParams(50)) for prompt in ([1, 2], "a" * 20_000)]
             for stream in streams:
@@ -232,7 +236,7 @@ def test_requests_that_are_left_count_until_the_engine_has_let_go_of_them():
         finally:
             await asyncio.to_thread(client.close)
 
-    asyncio.run(leave())
+    asyncio.run(asyncio.wait_for(leave(), TIMEOUT))
 
 
 def test_an_engine_client_serves_one_loop():

@@ -53,7 +53,14 @@ class StreamingServer:
         self.max_inflight_requests = max_inflight_requests
         self.stream_interval = stream_interval
         self.tokenize_workers = tokenize_workers
-        self._check_options()
+        require_kind("engine", engine, InferenceEngine, "an InferenceEngine")
+        require_positive(self, "stream_interval")
+        if max_inflight_requests is not None:
+            require_positive(self, "max_inflight_requests")
+        if not is_whole(tokenize_workers) or tokenize_workers < 0:
+            raise OptionError(
+                f"tokenize_workers must be a whole number of 0 (none) or more, not {shown(tokenize_workers)}"
+            )
         self._pool = ThreadPoolExecutor(tokenize_workers, "labkit-tokenize") if tokenize_workers else None
         self.worker = Worker(engine, stream_interval)
         # The worker knows nothing of the server, so a forgotten server is closed, too; at the latest at exit.
@@ -63,17 +70,6 @@ class StreamingServer:
     def __repr__(self) -> str:
         state = "serving" if self.is_serving else "closed"
         return f"StreamingServer({self.engine!r}, {self.num_unfinished} unfinished, {state})"
-
-    def _check_options(self) -> None:
-        require_kind("engine", self.engine, InferenceEngine, "an InferenceEngine")
-        require_positive(self, "stream_interval")
-        if self.max_inflight_requests is not None:
-            require_positive(self, "max_inflight_requests")
-        if not is_whole(self.tokenize_workers) or self.tokenize_workers < 0:
-            raise OptionError(
-                f"tokenize_workers must be a whole number of 0 (none) or more, "
-                f"not {shown(self.tokenize_workers)}"
-            )
 
     # --- what `labkit.serve` asks of what serves it -------------------------------------------------
 

@@ -100,17 +100,21 @@ def copy_of(error: BaseException) -> BaseException:
 class TokenStream(Stream[SimpleQueue[Item]]):
     """An iterator of a request's `Chunk`s, for one thread; another thread may close it.
 
-    Iterating raises StreamError if the request was cut short and RequestError if it was refused.
+    Iterating raises StreamError if the request was cut short and RequestError if it was refused. An interrupt
+    (KeyboardInterrupt) while a chunk is waited for closes the stream.
     """
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Chunk:
-        chunk = None if self._has_ended() else self._chunk(self._queue.get())
-        if chunk is None:
-            raise StopIteration
-        return chunk
+        try:
+            if not self._has_ended() and (chunk := self._chunk(self._queue.get())) is not None:
+                return chunk
+        except KeyboardInterrupt:  # what was taken from the queue may be lost
+            self.close()
+            raise
+        raise StopIteration
 
     def __enter__(self) -> Self:
         return self

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import signal
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import count
 
 import async_helpers
@@ -24,9 +26,11 @@ from streaming_helpers import (
     tokens_in,
     wait_for,
 )
+from traced import at_lines, interrupts_raise  # noqa: F401
 
 from labkit import FinishReason, SamplingParams
 from labkit.engine import request as request_module
+from labkit.engine.streaming import stream as stream_module
 from labkit.errors import StreamError
 
 # --- tokens ----------------------------------------------------------------------------------------
@@ -137,6 +141,17 @@ def test_closing_a_stream_wakes_the_consumer_that_waits(submit_to):
         assert reading.result(TIMEOUT) == []  # before the engine has made a step
         gate.allow()
     assert engine.stats().counters.finished == {"cancelled": 1}
+
+
+def test_an_interrupt_as_a_chunk_is_taken_leaves_no_gap(interrupts_raise):  # noqa: F811
+    interrupt = partial(signal.raise_signal, signal.SIGINT)
+    with serving(make_engine()) as server:
+        for line in range(1, 40):
+            stream, chunks = server.submit((1, 2), GREEDY), []
+            with suppress(KeyboardInterrupt), at_lines([line], interrupt, within=stream_module.__file__):
+                chunks += stream
+            rest = list(stream)
+            assert not rest or tokens_in(chunks + rest) == tokens_alone((1, 2), GREEDY)
 
 
 def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing(submit_to):
