@@ -46,10 +46,10 @@ class Service:
         )
         prompts = load("ladder_shared_prefix_h100").only(rung="13")
         steps = {
-            num: median(each.run.decode_seconds / each.run.decode_steps for each in runs)
+            num: median(each.decode_seconds / each.decode_steps for each in runs)
             for num, runs in ((1, alone), (BATCH, together))
         }
-        return cls(steps, median(each.run.prefill_seconds / sum(each.run.prompt_lens) for each in prompts))
+        return cls(steps, median(each.prefill_seconds / sum(each.prompt_lens) for each in prompts))
 
     def step(self, running: int) -> float:
         """Seconds of a decode step of so many requests."""

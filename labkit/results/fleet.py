@@ -1,18 +1,16 @@
 """Recorded simulations of many replicas behind a router."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pandas as pd
 
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Time
+from labkit.results.record import Record
 
 GROWS = "from "  # how the event of a fleet that grows begins
 
 
 @dataclass(frozen=True)
-class FleetRun(Sample):
+class FleetRun:
     """A simulated run.
 
     event: what happens in it: replicas that are lost, or that join; "" for nothing. rate, tokens_per_second:
@@ -23,19 +21,19 @@ class FleetRun(Sample):
     alone is measured.
     """
 
-    replicas: Count
+    replicas: int
     policy: str
-    ingresses: Count
+    ingresses: int
     event: str
-    rate: Positive
-    requests: Count
-    refused: Count
-    last_refused: Time
-    tokens_per_second: Positive
-    hits: Time
-    ttft: tuple[Time, Time]
-    most_loaded: Time
-    choice_seconds: Positive
+    rate: float
+    requests: int
+    refused: int
+    last_refused: float
+    tokens_per_second: float
+    hits: float
+    ttft: tuple[float, float]
+    most_loaded: float
+    choice_seconds: float
 
     @property
     def busy(self) -> float:
@@ -46,9 +44,6 @@ class FleetRun(Sample):
 @dataclass(frozen=True)
 class FleetRecord(Record):
     """What `python -m labkit.bench fleet` recorded: a run per fleet, and some in which it grows."""
-
-    samples: tuple[FleetRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {"share": float, "seed": int}
 
     def steady_table(self) -> pd.DataFrame:
         """A row per fleet of which the size is given; times of requests in milliseconds."""

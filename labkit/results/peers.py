@@ -2,31 +2,27 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar
 
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time
+from labkit.results.record import Record
 
 OURS = "labkit"  # engines whose names begin so
 
 
 @dataclass(frozen=True)
-class PeerSample(Sample):
+class PeerSample:
     """A run of the workload through one engine, timed from outside, in seconds; what is not known is None."""
 
     engine: str
-    seconds: Positive
-    first_token_seconds: Time | None  # to the first batch's first tokens
-    tokens: Count
-    decode_tokens_per_second: Time | None  # after the first tokens, where one batch holds all requests
-    equal_requests: Count  # requests that got the tokens of the record's first run
-    limit_seconds: Time
-
-    ALSO: ClassVar[tuple[str, ...]] = ("tokens_per_second",)
+    seconds: float
+    first_token_seconds: float | None  # to the first batch's first tokens
+    tokens: int
+    decode_tokens_per_second: float | None  # after the first tokens, where one batch holds all requests
+    equal_requests: int  # requests that got the tokens of the record's first run
+    limit_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -35,20 +31,11 @@ class PeerSample(Sample):
 
 
 @dataclass(frozen=True)
-class PeersRecord(WorkloadRecord):
+class PeersRecord(Record):
     """What `python -m labkit.bench peers` recorded: runs by engine.
 
     Methods and properties raise RecordError for an engine that the record has no runs of.
     """
-
-    samples: Some[PeerSample]
-
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        **WorkloadRecord.SETTINGS,
-        "left_out": dict[str, str],  # engines that were meant to run, by name, with the reason
-        "static_cache_compiled": bool | None,  # whether transformers compiled its forward for that cache
-        "versions": dict[str, str],  # of the other engines, by package
-    }
 
     @property
     def engines(self) -> list[str]:

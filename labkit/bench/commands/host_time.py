@@ -56,7 +56,7 @@ def run(args: Settings) -> None:
     print("GPT-2's layers, no model: microseconds of a step, the median")
     print(host_table(times).to_string())
     settings = {**args.settings, "model": "none, GPT-2's layers"}
-    samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
+    samples = [RungHostTime(**vars(time), rung=rung) for rung, made in times.items() for time in made]
     write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
 
 

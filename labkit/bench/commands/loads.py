@@ -11,7 +11,7 @@ reason.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tqdm import tqdm
 
@@ -87,7 +87,7 @@ def run(args: Settings) -> None:
             started = time.perf_counter()
             with tqdm(desc=name, unit=" runs") as bar:
                 ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
-            left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
+            left_out[name], limits[name] = ran.left_out, asdict(limit_of(workload))
             samples += samples_of(name, workload, ran)
             write_record(record_of(args), path)
             print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)

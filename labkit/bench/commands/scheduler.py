@@ -126,4 +126,4 @@ def finish(
 
 def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> RungRun:
     """A run as a record holds it, with its limit at this bandwidth in bytes per second."""
-    return RungRun(rung, run, workload.limit(run, bandwidth).seconds)
+    return RungRun(**vars(run), rung=rung, limit_seconds=workload.limit(run, bandwidth).seconds)

@@ -16,7 +16,6 @@ from labkit.bench.record import device_name, make_record, write_record
 from labkit.checks import shown
 from labkit.errors import OptionError, ProjectError
 from labkit.results import Record
-from labkit.results.record import Sample
 
 DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
 DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
@@ -68,7 +67,7 @@ def record_if_asked(
     args: Flags,
     kind: str,
     device: torch.device,
-    samples: Sequence[Sample],
+    samples: Sequence[object],
     bandwidth: Bandwidth | None = None,
     **more: object,
 ) -> None:
