@@ -10,14 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from labkit.bench.streaming import Traffic, run_streaming
+from labkit.bench.streaming import run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import StreamError
 from labkit.results.http import BY_OPENAI, BY_THREAD, IN_PROCESS, OPENAI_UNPACED, UNPACED, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings
-
-TASKS = Traffic(consumers="tasks", tokenize_workers=1)
 
 
 class Readers:
@@ -113,8 +111,7 @@ def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
 def run_in_process(engine: InferenceEngine, requests: tuple[Request, ...]) -> HttpRun:
     """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
     workload = Workload(engine.model, requests, engine.device)
-    run, _ = run_streaming(workload, engine, TASKS)
-    felt = run.latency
+    felt = run_streaming(workload, engine, "tasks", tokenize_workers=1).latency
     frames = len(felt.itl) + len(felt.ttft)
     return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), counted(felt.itl), 0.0)
 

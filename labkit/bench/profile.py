@@ -63,18 +63,13 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     )
 
 
-def write_trace(engine: InferenceEngine, num_steps: int, path: Path) -> None:
-    """Write a Chrome trace of so many steps of an engine that is in `watch.steady_decode`."""
+def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
+    """The Chrome trace's events of so many steps of an engine that is in `watch.steady_decode`."""
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         for _ in range(num_steps):
             engine.step()
         synchronize(engine.device)
-    profiler.export_chrome_trace(str(path))
-
-
-def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
-    """The events of such a trace."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        write_trace(engine, num_steps, path)
+        profiler.export_chrome_trace(str(path))
         return json.loads(path.read_text())["traceEvents"]

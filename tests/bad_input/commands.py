@@ -29,7 +29,6 @@ OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
     "names_of": ("", "best", "prefix,", "ragged,best"),
     "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
-    "target_directory": ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8),
 }
 FLAGS = [  # command, flag, values
     *(

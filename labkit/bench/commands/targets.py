@@ -36,12 +36,6 @@ def target_file(text: str) -> Path:
     return Path(text)
 
 
-def target_directory(text: str) -> Path:
-    """The type of a flag that takes a directory to write in. Writing is tried at once, as for a file."""
-    try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
-    return Path(text)
-
-
 def try_writing(text: str, path: Path) -> None:
     """Make a file and the directories above it, then remove what was not there before.
 
