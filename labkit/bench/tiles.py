@@ -20,6 +20,7 @@ from labkit.kernels.tiles import (
     num_programs,
     staged_bytes,
 )
+from labkit.results.kernel_times import TunedTile
 
 STAGES = (3, 4, 5, 6)
 AT_ONCE = 16  # tiles that are compiled together
@@ -95,17 +96,6 @@ class Search:
     def add(self, trial: Trial) -> None:
         """Keep a trial, if it is one of the fastest; what the others held on the GPU is free again."""
         self.best = sorted([*self.best, trial], key=lambda trial: trial.seconds)[:FINALISTS]
-
-
-class Found(NamedTuple):
-    """The tile that was fastest for a case, today's if it is as good; with each, seconds of a launch, again
-    and again, in turn."""
-
-    case: Case
-    today_seconds: tuple[float, ...]
-    tile: Tile
-    seconds: tuple[float, ...]
-    num_tried: int  # tiles beside today's
 
 
 # --- which tiles ----------------------------------------------------------------------------------------
@@ -234,7 +224,7 @@ def search_tiles(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[int], object] = lambda num_tried: None,
-) -> list[Found]:
+) -> list[TunedTile]:
     """The fastest tile of each case that there was time for; the cases of one number of rows take turns.
 
     seconds: of the whole search; each number of rows has an equal part of what is left of it. progress:
@@ -311,7 +301,7 @@ def tried(bench: TileBench, case: Case, tile: Tile) -> Trial | None:
         return None
 
 
-def settle(search: Search) -> Found:
+def settle(search: Search) -> TunedTile:
     """Time the fastest tiles and today's again, in turn; today's stays unless it is clearly slower."""
     trials = [search.today, *search.best]
     rounds = [[trial.measure() for trial in trials] for _ in range(FINAL_ROUNDS)]
@@ -319,4 +309,6 @@ def settle(search: Search) -> Found:
     seconds, fastest = min(zip(others, search.best, strict=True), key=lambda pair: median(pair[0]))
     if median(today) < GAIN * median(seconds):
         seconds, fastest = today, search.today
-    return Found(search.case, today, fastest.tile, seconds, len(search.tried))
+    (name, N, K, *_), rows, tile = search.case
+    tiles = (tuple(map(int, each)) for each in (tile, fastest.tile))
+    return TunedTile(name, N, K, rows, next(tiles), today, next(tiles), seconds, len(search.tried))

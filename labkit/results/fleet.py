@@ -35,11 +35,6 @@ class FleetRun:
     most_loaded: float
     choice_seconds: float
 
-    @property
-    def busy(self) -> float:
-        """The share of a core that choosing takes in each ingress; above 1 it cannot keep up."""
-        return self.rate * self.choice_seconds / self.ingresses
-
 
 @dataclass(frozen=True)
 class FleetRecord(Record):
@@ -58,7 +53,7 @@ class FleetRecord(Record):
                 "TTFT p99": f"{1e3 * run.ttft[1]:.2f}",
                 "most on one": f"{run.most_loaded:.0f}",
                 "µs a choice": f"{1e6 * run.choice_seconds:,.0f}",
-                "cores of each ingress": f"{run.busy:,.2f}",
+                "cores of each ingress": f"{run.rate * run.choice_seconds / run.ingresses:,.2f}",
             }
             for number, run in enumerate(run for run in self.samples if not run.event.startswith(GROWS))
         }

@@ -1,5 +1,6 @@
 """How long kernels take by themselves: the K/V write in each of its forms, attention, and measured tiles."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,7 +103,7 @@ class TunedTile:
         return self.today_us / self.us
 
 
-def tiles_table(samples: tuple[TunedTile, ...]) -> pd.DataFrame:
+def tiles_table(samples: Sequence[TunedTile]) -> pd.DataFrame:
     """A row per product and number of rows: today's tile, the fastest, and how much faster it is."""
     rows = [
         (

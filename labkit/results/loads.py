@@ -7,7 +7,6 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from labkit.errors import RecordError
 from labkit.results.record import Record
 
 
@@ -79,24 +78,8 @@ class LoadsRecord(Record):
             return None
         return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
 
-    def percentiles_ms(self, load: str, engine: str) -> dict[str, tuple[float, float]]:
-        """Milliseconds of TTFT and ITL, p50 and p99, of all runs' requests.
-
-        Raises RecordError where the load's requests come all at once.
-        """
-        runs = self.only(load=load, engine=engine)
-        felt = {
-            "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
-            "ITL": [us / 1e3 for run in runs for us in run.itl_us],
-        }
-        if not all(felt.values()):
-            raise RecordError(f"the requests of {load!r} come all at once: no latency was recorded")
-        return {name: tuple(np.percentile(values, (50, 99)).tolist()) for name, values in felt.items()}
-
     def limit_of(self, load: str) -> LoadLimit:
         """What the load asks at least."""
-        if load not in self.limits:
-            raise RecordError(f"the record has no load {load!r}; it has {', '.join(self.loads)}")
         return LoadLimit(**self.limits[load])
 
     def limit_rate(self, load: str) -> float:
@@ -130,13 +113,16 @@ class LoadsRecord(Record):
     def latency_table(self) -> pd.DataFrame:
         """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
         another."""
-        rows = {
-            run.engine: {
-                f"{name} p{p} (ms)": f"{ms:,.1f}"
-                for name, both in self.percentiles_ms(run.load, run.engine).items()
-                for p, ms in zip((50, 99), both, strict=True)
+        rows = {}
+        for engine in dict.fromkeys(run.engine for run in self.samples if run.ttft):
+            runs = [run for run in self.only(engine=engine) if run.ttft]
+            felt = {
+                "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
+                "ITL": [us / 1e3 for run in runs for us in run.itl_us],
             }
-            for run in self.samples
-            if run.ttft
-        }
+            rows[engine] = {
+                f"{name} p{p} (ms)": f"{np.percentile(values, p):,.1f}"
+                for name, values in felt.items()
+                for p in (50, 99)
+            }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")

@@ -5,7 +5,6 @@ from statistics import median
 
 import pandas as pd
 
-from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
 from labkit.results.record import Record
 
@@ -34,7 +33,7 @@ class PeerSample:
 class PeersRecord(Record):
     """What `python -m labkit.bench peers` recorded: runs by engine.
 
-    Methods and properties raise RecordError for an engine that the record has no runs of.
+    Methods raise RecordError for an engine that the record has no runs of.
     """
 
     @property
@@ -60,19 +59,12 @@ class PeersRecord(Record):
     @property
     def ours(self) -> str:
         """The name of labkit's last rung in the record, such as "labkit 10"."""
-        return max(self._engines_of(ours=True))
+        return max(engine for engine in self.engines if engine.startswith(OURS))
 
     @property
     def theirs(self) -> str:
         """The name of the fastest engine that is not labkit."""
-        return max(self._engines_of(ours=False), key=self.rate)
-
-    def _engines_of(self, ours: bool) -> list[str]:
-        """The engines that are labkit, or those that are not. Raises RecordError if the record has none."""
-        if found := [engine for engine in self.engines if engine.startswith(OURS) == ours]:
-            return found
-        whose = OURS if ours else "another engine"
-        raise RecordError(f"the record has no runs of {whose}; it has {', '.join(self.engines)}")
+        return max((each for each in self.engines if not each.startswith(OURS)), key=self.rate)
 
     def same_tokens(self, engine: str) -> int:
         """How many requests had the tokens of the record's first run, in the worst of the engine's runs."""

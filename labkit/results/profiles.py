@@ -41,8 +41,8 @@ class StepProfile:
         totals["(rest of the step)"] = self.duration - sum(totals.values())
         inside = dict.fromkeys(totals, 0)
         for op in self.operators:
-            home = next((r.name for r in self.ranges if is_inside(op, r)), "(rest of the step)")
-            inside[home] += 1
+            homes = (r.name for r in self.ranges if r.start <= op.start < r.start + r.duration)
+            inside[next(homes, "(rest of the step)")] += 1
         return pd.DataFrame(
             {
                 "microseconds": {n: round(t) for n, t in totals.items()},
@@ -58,11 +58,6 @@ def durations(spans: Sequence[Span]) -> dict[str, float]:
     for span in spans:
         totals[span.name] = totals.get(span.name, 0.0) + span.duration
     return totals
-
-
-def is_inside(inner: Span, outer: Span) -> bool:
-    """Whether `inner` begins within `outer`."""
-    return outer.start <= inner.start < outer.start + outer.duration
 
 
 @dataclass(frozen=True)
@@ -125,11 +120,6 @@ class TracedStep:
     step_us: float
     gpu_busy_us: float
     kernels: tuple[KernelTime, ...]  # those that take longest first
-
-    @property
-    def idle_us(self) -> float:
-        """Microseconds of the step in which the GPU does nothing."""
-        return self.step_us - self.gpu_busy_us
 
     @property
     def idle_share(self) -> float:

@@ -139,13 +139,6 @@ class RungRun(Run):
     rung: str
     limit_seconds: float
 
-    @property
-    def limit_rate(self) -> float:
-        """The most tokens per second that decoding can reach. Raises RecordError if none was decoded."""
-        if not self.limit_seconds:
-            raise RecordError("a run of the record decoded nothing, so it has no rate")
-        return self.decoded_tokens / self.limit_seconds
-
 
 @dataclass(frozen=True)
 class RunsRecord(Record):
@@ -179,7 +172,7 @@ class RunsRecord(Record):
     @property
     def limit(self) -> float:
         """The most decode tokens per second that the device allows for this workload."""
-        return median(sample.limit_rate for sample in self.samples)
+        return median(sample.decoded_tokens / sample.limit_seconds for sample in self.samples)
 
     def share_of_limit(self, rung: str) -> float:
         """A rung's decode rate over the most that the device allows, 0 to 1."""

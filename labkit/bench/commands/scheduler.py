@@ -83,7 +83,7 @@ def print_summary(runs: Sequence[Run], args: Settings) -> None:
 
 
 def finish(kind: str, args: Settings, workload: Workload, runs: Sequence[Run], bandwidth: Bandwidth) -> None:
-    """Print which append paths ran and how near decoding comes to its limit; write a record if one is asked for."""
+    """Print which append paths ran and how near decoding comes to its limit; write a record, if asked for."""
     print(f"Append paths, all measured runs: {total_paths(runs)}")
     if all(run.decoded_tokens for run in runs):
         limit = workload.limit(runs[0], bandwidth.copy)

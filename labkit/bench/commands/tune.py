@@ -22,7 +22,7 @@ from labkit.bench.commands.arguments import BATCH, COUNT, ModelFlags
 from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import record_if_asked, try_writing
 from labkit.bench.limit import launcher, timed
-from labkit.bench.tiles import Case, Found, Measure, Product, rows_up_to, search_tiles
+from labkit.bench.tiles import Case, Measure, Product, rows_up_to, search_tiles
 from labkit.engine.device import current_device, default_dtype, pick_device
 from labkit.errors import OptionError
 from labkit.kernels import (
@@ -228,17 +228,17 @@ def run(args: Settings) -> None:
     ]
     with tqdm(unit=" tiles", leave=False, disable=None) as bar:
         found = search_tiles(cases, bench, args.seconds, progress=bar.update)
-    samples = tuple(map(sample_of, found))
     if found:
-        print(tiles_table(samples).to_string())
-    if late := [case for case in cases if case not in {each.case for each in found}]:
+        print(tiles_table(found).to_string())
+    in_time = {(each.N, each.K, each.rows) for each in found}
+    if late := [case for case in cases if (case.product.N, case.product.K, case.rows) not in in_time]:
         names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
         print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
     if not found:
         return
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-    record_if_asked(args, "tiles", device, samples, dtype=name_of(dtype))
+    record_if_asked(args, "tiles", device, found, dtype=name_of(dtype))
 
 
 def shapes_of(name: str) -> Network:
@@ -264,23 +264,7 @@ def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTile
     return Case(product, rows, tile_with_room(today, bench.element_size, bench.room))
 
 
-def sample_of(found: Found) -> TunedTile:
-    """What was found as a record holds it."""
-    product, rows, today = found.case
-    return TunedTile(
-        product.name,
-        product.N,
-        product.K,
-        rows,
-        tuple(map(int, today)),
-        found.today_seconds,
-        tuple(map(int, found.tile)),
-        found.seconds,
-        found.num_tried,
-    )
-
-
-def timed_tile(found: Found, dtype: torch.dtype) -> TimedTile:
+def timed_tile(found: TunedTile, dtype: torch.dtype) -> TimedTile:
     """What was found as the user's file holds it."""
-    product, rows = found.case[:2]
-    return TimedTile(product.N, product.K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))
+    *blocks, ring = found.tile
+    return TimedTile(found.N, found.K, name_of(dtype), found.rows, Tile(*blocks, bool(ring)), found.us)
