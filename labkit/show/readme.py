@@ -4,6 +4,7 @@
 import hashlib
 import json
 import re
+from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -379,6 +380,7 @@ def filled(text: str) -> str:
 
 def main() -> None:
     """Make the README's picture, and write the tables and sentences of all pages between their markers."""
+    ArgumentParser("python -m labkit.show.readme", description=main.__doc__).parse_args()
     matplotlib.use("agg")
     record = load(LADDER_RECORD)
     picture = draw_ladder(record.rates, record.limit)

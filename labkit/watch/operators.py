@@ -82,10 +82,14 @@ def storage(tensor: Tensor) -> int:
 
 @contextmanager
 def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
-    """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`."""
+    """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`; a
+    profiler that ran before goes on after it."""
     previous = sys.getprofile()
     sys.setprofile(on_event)
     try:
         yield
     finally:
-        sys.setprofile(previous)
+        if previous is None or callable(previous):
+            sys.setprofile(previous)
+        else:
+            previous.enable()  # cProfile's, which is no function
