@@ -83,7 +83,6 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Unfinished requests."""
         return len(self.running) + len(self.waiting)
 
     def advance(self, to: float) -> None:
@@ -123,7 +122,6 @@ class Ingress:
         self.seconds: list[float] = []  # that the policy took, measured
 
     def choose(self, text: str) -> str:
-        """The replica for a request."""
         started = time.perf_counter()
         first, *_ = self.policy.rank(text, self.loads)
         self.seconds.append(time.perf_counter() - started)
@@ -143,7 +141,6 @@ def arrivals(rate: float, num: int, prefixes: int, seed: int) -> Iterator[Asked]
 
 @cache
 def mean_answer() -> float:
-    """The mean of answers' lengths, in tokens."""
     numbers = random.Random(0)
     return sum(lognormal(numbers, MEDIAN_ANSWER, LONGEST_ANSWER) for _ in range(10_000)) / 10_000
 

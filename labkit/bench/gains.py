@@ -53,7 +53,6 @@ def network_of(model: str) -> Network | None:
 
 
 def gains_of(record: RanksRecord) -> list[Gain]:
-    """What a record says, by number of requests."""
     network, made = network_of(record.model), []
     for requests in dict.fromkeys(run.requests for run in record.samples):
         side = record.best_side(requests)

@@ -41,7 +41,6 @@ def describe_host(device: torch.device) -> Host:
 
 
 def device_name(device: torch.device) -> str:
-    """The model of a GPU, or of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 

@@ -77,5 +77,4 @@ def types_of(kind: type) -> dict[str, Any]:
 
 @cache
 def required(kind: type) -> list[str]:
-    """The arguments without a default."""
     return [name for name, each in signature(kind).parameters.items() if each.default is Parameter.empty]

@@ -65,7 +65,6 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
 
 
 def _done(accesses: Sequence[Access], tensor: str) -> str:
-    """What programs do with a tensor, in words."""
     kinds = {access.kind for access in accesses if access.tensor == tensor}
     return " and ".join(DONE[kind] for kind in sorted(kinds)) or "left alone"
 

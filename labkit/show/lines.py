@@ -209,7 +209,6 @@ def draw_machines(lines: Mapping[str, Mapping[str, float]], what: str, title: st
 
 
 def machine_of(name: str) -> str:
-    """The machine in a record's name."""
     return name.partition(":")[0]
 
 

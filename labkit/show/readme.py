@@ -106,7 +106,6 @@ def factor(step: Comparison) -> str:
 
 
 def compared(name: str) -> Comparison:
-    """The comparison that a record is about."""
     return load(name).samples[0].comparison
 
 
@@ -240,7 +239,6 @@ def door_line() -> str:
 
 
 def http_of(record: HttpRecord) -> str:
-    """A sentence about a record of the benchmark over HTTP, and its table."""
     share = record.settings.get("share", 0)
     when = f"at random moments, of each side {share:.0%} of its highest rate" if share else "all at once"
     machine = (
@@ -259,7 +257,6 @@ def ranks_text() -> str:
 
 
 def ranks_of(device: str, records: list[RanksRecord]) -> str:
-    """A sentence about such records, and their table."""
     dates = sorted(record.date[:10] for record in records)
     tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
     machine = (
@@ -271,7 +268,6 @@ def ranks_of(device: str, records: list[RanksRecord]) -> str:
 
 
 def replicas_of(record: ReplicasRecord) -> str:
-    """A sentence about such a record, and its table."""
     begin_alike = record.prefixes > 1 and any(sum(run.reused) for run in record.samples)
     begun = f", {record.prefixes} system prompts" if begin_alike else ""
     when = f"over {record.within:g} s" if record.within else "all at once"

@@ -34,8 +34,6 @@ ROUNDS = 5
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(
         ByDevice((1, 8, 64, 128), (1, 8)), "are attended to together"
     )

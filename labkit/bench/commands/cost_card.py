@@ -22,8 +22,6 @@ from labkit.watch import steady_prompts
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     models: tuple[str, ...] = flag(
         ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),

@@ -28,8 +28,6 @@ WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
     context: int = flag(256, "each request holds this many tokens", LENGTH)
@@ -62,7 +60,6 @@ def run(args: Settings) -> None:
 
 
 def kernel_table(made: TracedStep) -> pd.DataFrame:
-    """The twelve kernels of a step that take longest: a row per kernel."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
     return pd.DataFrame(rows, columns=["kernel", "per step", "µs"]).set_index("kernel")
 

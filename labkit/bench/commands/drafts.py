@@ -42,8 +42,6 @@ DIALED_BATCHES, DIALED_PROMPT = (1, 8, 64), 160
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     model: str = flag("smollm2-135m", "the command measures this chat model", Kind(str, "MODEL"))
     rounds: int = rounds_flag(2)
     max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
@@ -129,9 +127,7 @@ def dial(
     measures = [partial(answer, engine, prompts, params) for engine in engines]
     for each in args.acceptance if drafts_each(batch_size) else (0.0,):
         chance.fill_(each)
-        for measure in measures:
-            measure()
-        before, after = in_turn(measures, args.rounds)
+        before, after = in_turn(measures, args.rounds, warm_up=1)
         times = (tuple(run.seconds for run in side) for side in (before, after))
         samples.append(
             DialedRun(
@@ -164,7 +160,6 @@ def engine_for(
 
 
 def answer(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams) -> Answer:
-    """The likeliest answers."""
     before = engine.stats().counters
     completions = engine.generate(prompts, params)
     after = engine.stats().counters

@@ -41,8 +41,6 @@ AFTER = 70.0  # seconds for which requests come, beside a cold start
 
 @dataclass
 class Settings(RecordFlags):
-    """The command's flags."""
-
     seed: int = flag(0, "requests are drawn with this seed", SEED)
 
 

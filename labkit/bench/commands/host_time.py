@@ -30,8 +30,6 @@ from labkit.results.host_time import HostTime, RungHostTime
 
 @dataclass
 class Settings(RecordFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     rounds: int = rounds_flag(3)
     batch_sizes: tuple[int, ...] = batch_sizes_flag(BATCH_SIZES)
@@ -61,7 +59,6 @@ def run(args: Settings) -> None:
 
 
 def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) -> HostTime:
-    """Host times of one run on a rung, with a fresh engine."""
     engine = host_engine(LADDER[rung].options, batch_size, device)
     return time_host_steps(engine, args.steps, args.prompt_lengths)
 

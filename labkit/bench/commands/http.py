@@ -31,8 +31,6 @@ BLOCK_SIZE = 64
 
 @dataclass
 class Settings(ServedFlags):
-    """The command's flags."""
-
     readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
     prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
@@ -90,11 +88,9 @@ def run(args: Settings) -> None:
 
 
 def said(line: str) -> None:
-    """Say how far the command has come, and when."""
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def in_words(run: HttpRun) -> str:
-    """A run in one line."""
     ttft = 1e3 * median(run.ttft)
     return f"{run.side}: {run.rate:,.0f} tokens/s in {run.seconds:.2f} s, TTFT p50 {ttft:.1f} ms"

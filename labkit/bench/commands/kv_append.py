@@ -30,8 +30,6 @@ ROUNDS = 10
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice(BATCH_SIZES, (1, 8, 64)), "are written together")
     repeats: int = flag(15, "each form and size is measured this many times", COUNT)
 

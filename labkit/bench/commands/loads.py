@@ -48,8 +48,6 @@ OTHERS = (DYNAMIC, PADDED, CONTINUOUS, COMPILED, VLLM)
 
 @dataclass
 class Settings(RecordFlags, ModelFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
     num_requests: int = flag(ByDevice(64, 8), "each load has this many requests", COUNT)
     max_new_tokens: int = flag(ByDevice(128, 16), "a request makes at most this many tokens", COUNT)
@@ -126,7 +124,6 @@ def load_workload(name: str, model: LanguageModel, args: Settings) -> Workload:
 
 
 def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
-    """The runs of a load as a record holds them."""
     greedy = all(request.params.is_greedy for request in workload.requests)
     return [
         LoadRun(
@@ -144,7 +141,6 @@ def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
 
 
 def limit_of(workload: Workload) -> LoadLimit:
-    """What the load asks at least."""
     decode = workload.requested_limit(bandwidth=1.0)
     return LoadLimit(
         tokens=sum(workload.max_new_tokens),

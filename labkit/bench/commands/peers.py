@@ -50,8 +50,6 @@ OTHERS = {
 
 @dataclass
 class Settings(RecordFlags, WorkloadFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
     others: tuple[str, ...] = flag(
         tuple(OTHERS), "these other engines run", Kind(names_of(OTHERS), "NAME,NAME,...")

@@ -18,8 +18,6 @@ from labkit.watch import steady_decode
 
 @dataclass
 class Settings(ModelFlags, RungFlag):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
     context: int = flag(256, "each prompt has this many tokens", LENGTH)
     steps: int = flag(30, "this many decode steps are timed for each batch size", COUNT)

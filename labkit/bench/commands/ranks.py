@@ -44,8 +44,6 @@ PROFILED = 16  # tokens that are left to the first request when the last has com
 
 @dataclass
 class Settings(RungFlag, ModelFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
     prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
     max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens", COUNT)
@@ -129,7 +127,6 @@ def serve(workload: Workload, side: str, engine_and_lead: tuple[Any, Lead]) -> R
 
 
 def kernels_of_a_step(engine: InferenceEngine, workload: Workload) -> dict[str, float]:
-    """Microseconds that each kernel of a steady decode step takes, by name."""
     prompts = workload.prompt_ids()
     joining = sum(-(-len(prompt) // FEW_PROMPT_TOKENS) for prompt in prompts)  # steps until the last is there
     with steady_decode(engine, prompts, max_new_tokens=joining + PROFILED):

@@ -47,8 +47,6 @@ ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their 
 
 @dataclass
 class Settings(ServedFlags):
-    """The command's flags."""
-
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
     policies: tuple[str, ...] = flag(
         ("prefix",),
@@ -141,7 +139,6 @@ def run(args: Settings) -> None:
 
 
 def in_words(run: ReplicasRun) -> str:
-    """A run in one line."""
     rate, answered = f"{run.rate:,.0f} tokens/s in {run.seconds:.2f} s", "+".join(map(str, run.answered))
     reused = f"{run.reused_share:.1%} of the prompts' tokens reused"
     return f"replicas: {run.replicas}, {run.side}: {answered} requests, {rate}, {reused}"

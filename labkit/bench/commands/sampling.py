@@ -6,6 +6,7 @@ decoding alone. One round is too few for a verdict.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tqdm import tqdm
 
@@ -46,8 +47,6 @@ MANNERS: dict[str, tuple[dict[str, float], int | None]] = {
 
 @dataclass
 class Settings(RecordFlags, ModelFlags):
-    """The command's flags."""
-
     num_requests: int = flag(ByDevice(64, 16), "this many requests are served", COUNT)
     max_new_tokens: int = flag(ByDevice(256, 32), "a request makes at most this many tokens", COUNT)
     max_batch_size: int = flag(ByDevice(64, 16), "at most this many requests are decoded together", BATCH)
@@ -67,7 +66,7 @@ def run(args: Settings) -> None:
     require_positions(workloads["greedy"], args)
     engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
     samples: list[SamplingRun] = []
-    num_runs = len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1)
+    num_runs = len(MANNERS) * len(RUNGS) * 2 * args.rounds
     with tqdm(total=num_runs, unit=" runs") as bar, args.until_interrupted(samples):
         for name, workload in workloads.items():
             samples += runs_in_turn(name, workload, engines, args.rounds, bar.update)
@@ -119,8 +118,5 @@ def runs_in_turn(
             equal_requests=sum(a == b for a, b in zip(texts, first, strict=True)),
         )
 
-    for rung in engines:
-        measured(rung)
-        progress()
-    in_order = in_turn([lambda rung=rung: measured(rung) for rung in engines], rounds, progress)
-    return [sample for runs in in_order for sample in runs]
+    made = in_turn([partial(measured, rung) for rung in engines], rounds, progress, warm_up=1)
+    return [sample for runs in made for sample in runs]

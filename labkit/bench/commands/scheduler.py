@@ -24,8 +24,6 @@ from labkit.results.runs import Run, RungRun, total_paths
 
 @dataclass
 class Settings(RunFlags):
-    """The command's flags."""
-
     mode: str = flag(
         "online",
         "requests join and leave the batch at any step (default: %(default)s, the only one)",
@@ -62,7 +60,6 @@ def repeat(
 
 
 def print_summary(runs: Sequence[Run], args: Settings) -> None:
-    """Print the lines of the write-ups' summary."""
 
     def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
         values = [value(run) for run in runs]

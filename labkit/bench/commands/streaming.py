@@ -29,8 +29,6 @@ MOST_THREADS = 10_000
 
 @dataclass
 class Settings(RunFlags):
-    """The command's flags."""
-
     tokenize_workers: int = flag(
         0, "this many threads tokenize; with 0, the thread that submits does", Kind(whole_number(0, 256), "N")
     )
@@ -81,7 +79,6 @@ def spaced(workload: Workload, interval: float) -> Workload:
 
 
 def print_summary(runs: Sequence[Run]) -> None:
-    """Print the lines of the write-ups' summary."""
     names = "/".join(f"p{p}" for p in PERCENTILES)
 
     def line(name: str, unit: str, samples: list[float]) -> None:

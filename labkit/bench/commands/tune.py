@@ -199,8 +199,6 @@ class GpuTileBench:
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     seconds: int = flag(60, "the search lasts this many seconds", COUNT)
     max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
     ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
@@ -265,6 +263,5 @@ def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTile
 
 
 def timed_tile(found: TunedTile, dtype: torch.dtype) -> TimedTile:
-    """What was found as the user's file holds it."""
     *blocks, ring = found.tile
     return TimedTile(found.N, found.K, name_of(dtype), found.rows, Tile(*blocks, bool(ring)), found.us)
