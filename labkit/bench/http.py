@@ -80,7 +80,8 @@ class Sides:
     def run(self, side: str, within: float) -> HttpRun:
         """One run of that side. within: seconds in which the readers ask, each at a random moment; 0: all at
         once."""
-        prompts = [self._prompt() for _ in range(self._num)]
+        token_ids, draw = range(self.engine.model.config.vocab_size), self._numbers
+        prompts = [tuple(draw.choices(token_ids, k=self._prompt_tokens)) for _ in range(self._num)]
         times = sorted(within * self._numbers.random() for _ in prompts)
         asked = zip(prompts, times, strict=True)
         requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
@@ -95,10 +96,6 @@ class Sides:
         with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
             port = int(running.url.rpartition(":")[2])
             return self._readers.run(side, port, bodies, times)
-
-    def _prompt(self) -> tuple[int, ...]:
-        vocab_size = self.engine.model.config.vocab_size
-        return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))
 
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:

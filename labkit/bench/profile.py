@@ -31,17 +31,7 @@ def profile_decode_step(engine: InferenceEngine) -> StepProfile:
         with torch.profiler.record_function(STEP_RANGE):
             engine.step()
         synchronize(engine.device)
-    return read_profile(profiler.events(), batch_size)
-
-
-def activities_of(device: torch.device) -> list[ProfilerActivity]:
-    """What the profiler records on this device: the CPU, and a GPU's kernels."""
-    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
-    return [ProfilerActivity.CPU, *on_gpu]
-
-
-def read_profile(events: Sequence, batch_size: int) -> StepProfile:
-    """A step's profile from the profiler's events, among which the range STEP_RANGE marks the step."""
+    events = profiler.events()
     step = next(e for e in events if e.name == STEP_RANGE and e.device_type == DeviceType.CPU)
     origin = step.time_range.start
     in_step = [e for e in events if e.time_range.start >= origin and e is not step]
@@ -61,6 +51,12 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
         operators=spans([e for e in aten if not (e.cpu_parent and e.cpu_parent.name.startswith("aten::"))]),
         kernels=spans([e for e in on_gpu if not e.name.startswith(RANGE_PREFIX)]),
     )
+
+
+def activities_of(device: torch.device) -> list[ProfilerActivity]:
+    """What the profiler records on this device: the CPU, and a GPU's kernels."""
+    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *on_gpu]
 
 
 def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:

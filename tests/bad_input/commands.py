@@ -47,7 +47,6 @@ FLAGS = [  # command, flag, values
     ("streaming", "--prompt-repeats", ("300000000",)),
     ("streaming", "--tokenize-workers", ("257",)),
     ("profile", "--context", ("10001",)),
-    ("cost-card", "--prompt-lengths", ("0", "20:", ":20", "20:x", "20,20:10001", "")),
     ("attention", "--contexts", ("1024", "64,5000")),
     ("drafts", "--acceptance", ("-0.1", "1.1", "0.5,,1", "nan")),
     ("loads", "--rate", ("0", "1e9")),

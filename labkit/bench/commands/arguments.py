@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
-from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag
+from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag, replaced_default
 from labkit.bench.commands.targets import target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
@@ -141,11 +141,7 @@ class RungFlag(Flags):
 class ServedFlags(RungFlag, DeviceFlags):
     """What a command serves over HTTP."""
 
-    model: str = flag(
-        ByDevice("random:gpt2", "data/tiny-gpt2"),
-        "a directory, a hub id, or random weights such as random:gpt2",
-        Kind(str, "MODEL"),
-    )
+    model: str = replaced_default(ModelFlags, "model", ByDevice("random:gpt2", "data/tiny-gpt2"))
 
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
@@ -223,28 +219,23 @@ def workload_of(args: WorkloadFlags) -> Workload:
     """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
     had."""
     model = model_of(args)
-    asked = Asked(alike_requests(args, model), model.config, args.seed, args.rate)
-    requests = make_load(args.load, asked)
+    params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
+
+    @cache
+    def repeated(times: int) -> Request:  # of each length there is one text
+        text = " ".join([args.prompt] * times)
+        return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
+
+    alike = tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
+    requests = make_load(args.load, Asked(alike, model.config, args.seed, args.rate))
     scheduler = SchedulerConfig(
         max_batch_size=args.max_batch_size,
         prefill_max_batch_size=args.prefill_max_batch_size or args.max_batch_size,
         prefill_max_tokens=num_prompt_tokens(model, requests),
         admission_policy=args.prefill_admission_policy,
     )
-    cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
-    return Workload(model, requests, model.device, scheduler, cache)
-
-
-def alike_requests(args: WorkloadFlags, model: LanguageModel) -> tuple[Request, ...]:
-    """The requests that the flags describe before a load changes them; of each length there is one text."""
-    params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
-
-    @cache
-    def repeated(times: int) -> Request:
-        text = " ".join([args.prompt] * times)
-        return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
-
-    return tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
+    of_cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
+    return Workload(model, requests, model.device, scheduler, of_cache)
 
 
 def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:

@@ -32,7 +32,7 @@ from labkit.bench.commands.peers import peer_versions
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
-from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
+from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig

@@ -22,7 +22,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.peers import (
+from labkit.bench.peers.together import (
     COMPILED,
     CONTINUOUS,
     DYNAMIC,

@@ -41,7 +41,13 @@ def run(args: Settings) -> None:
             samples.append(measure(engine, batch_size, args, bandwidth.copy))
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
-        report(sample)
+        step, limit = sample.median_seconds, sample.limit_seconds
+        print(
+            f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
+            f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
+        )
+        for name, us in durations(sample.profile.ranges).items():
+            print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")
     record_if_asked(args, "profile", engine.device, samples, bandwidth)
 
 
@@ -62,14 +68,3 @@ def measure(engine: InferenceEngine, batch_size: int, args: Settings, bandwidth:
         limit_seconds=decode_limit(engine.model.network, context_lens, bandwidth).seconds,
         profile=profile,
     )
-
-
-def report(sample: ProfiledStep) -> None:
-    """Print a batch size's step time, its limit, and the share of each named range."""
-    step, limit = sample.median_seconds, sample.limit_seconds
-    print(
-        f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
-        f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
-    )
-    for name, us in durations(sample.profile.ranges).items():
-        print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")
