@@ -41,7 +41,7 @@ class StepProfile:
         totals["(rest of the step)"] = self.duration - sum(totals.values())
         inside = dict.fromkeys(totals, 0)
         for op in self.operators:
-            homes = (r.name for r in self.ranges if r.start <= op.start < r.start + r.duration)
+            homes = (r.name for r in self.ranges if is_inside(op, r))
             inside[next(homes, "(rest of the step)")] += 1
         return pd.DataFrame(
             {
@@ -58,6 +58,11 @@ def durations(spans: Sequence[Span]) -> dict[str, float]:
     for span in spans:
         totals[span.name] = totals.get(span.name, 0.0) + span.duration
     return totals
+
+
+def is_inside(inner: Span, outer: Span) -> bool:
+    """Whether `inner` begins within `outer`."""
+    return outer.start <= inner.start < outer.start + outer.duration
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,15 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     for row, pair in enumerate(pairs.values()):
         whole = sum(pair[0].values())
         for place, parts in enumerate(pair):
-            _draw_shares(axes, row + 0.36 * place, parts, whole, names[place])
+            y, left = row + 0.36 * place, 0.0
+            for part, microseconds in parts.items():
+                share = 100 * microseconds / whole
+                axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
+                if share > 8:
+                    write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
+                left += share
+            total = f"rung {names[place]}: {sum(parts.values()):,.0f} µs"
+            beside(axes, y, total, fontsize=9, color=INK)
     axes.set_yticks(np.arange(len(pairs)) + 0.18, list(pairs))
     axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
     axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
@@ -48,17 +56,6 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     handles = keys({part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in parts})
     axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
     return fig
-
-
-def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        share = 100 * microseconds / whole
-        axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
-        if share > 8:
-            write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
-        left += share
-    beside(axes, y, f"rung {name}: {sum(parts.values()):,.0f} µs", fontsize=9, color=INK)
 
 
 @styled
@@ -283,20 +280,16 @@ def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
     fig, (steps, guesses) = figure(
         1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
     )
-    _draw_steps(steps, rows)
+    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
+    steps.barh([*shares], [*shares.values()], 0.5, color=GREEN)
+    steps.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
+    steps.set_xlim(-0.5, 1.5)
+    steps.set_xticks([])
+    steps.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
     _draw_guesses(guesses, rows)
     name_rows(steps, [row.title for row in rows])
     steps.tick_params(axis="y", length=0)
     return fig
-
-
-def _draw_steps(axes: Axes, rows: Sequence[ProgressRow]) -> None:
-    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
-    axes.barh([*shares], [*shares.values()], 0.5, color=GREEN)
-    axes.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
-    axes.set_xlim(-0.5, 1.5)
-    axes.set_xticks([])
-    axes.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
 
 
 def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:

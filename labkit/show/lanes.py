@@ -259,7 +259,17 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
         1.1 + 0.6 * len(runs) + 0.3 * sum(heights), len(runs), sharex=True, height_ratios=heights
     )
     for axes, (name, steps) in zip(all_axes, runs.items(), strict=True):
-        _draw_run(axes, steps, requests[name])
+        start = 0
+        for step in steps:
+            for line, request in enumerate(requests[name]):
+                if request in step.states:
+                    face, hatch, _ = REQUEST_STATES[step.states[request]]
+                    corner = start, line - 0.35
+                    box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
+            start += step.rows
+            axes.axvline(start, color=INK, lw=0.5)
+        name_rows(axes, [f"request {request}" for request in requests[name]])
+        axes.tick_params(axis="y", length=0)
         note = (notes or {}).get(name, "")
         axes.set_title(f"{name}{': ' if note else ''}{note}")
     all_axes[-1].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
@@ -270,20 +280,6 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
     }
     key_below(fig, looks, 3)
     return fig
-
-
-def _draw_run(axes: Axes, steps: Sequence[JoinStep], requests: Sequence[int]) -> None:
-    start = 0
-    for step in steps:
-        for line, request in enumerate(requests):
-            if request in step.states:
-                face, hatch, _ = REQUEST_STATES[step.states[request]]
-                corner = start, line - 0.35
-                box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
-        start += step.rows
-        axes.axvline(start, color=INK, lw=0.5)
-    name_rows(axes, [f"request {request}" for request in requests])
-    axes.tick_params(axis="y", length=0)
 
 
 DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them

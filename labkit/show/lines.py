@@ -37,7 +37,9 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
         sizes, heights = [t.batch_size for t in ordered], [scale * t.step_us for t in ordered]
         marker = MARKERS[i // len(SERIES) % len(MARKERS)]
         axes.plot(sizes, heights, color=colour(i), marker=marker, label=name)
-        ends.append((_label(name, ordered), (sizes[-1], heights[-1]), colour(i)))
+        slope = slope_us(ordered)
+        added = "" if slope is None else f": {slope:{',.1f' if slope >= 0.1 else '.2f'}} µs a request"
+        ends.append((name + added, (sizes[-1], heights[-1]), colour(i)))
     axes.set_xscale("log", base=2)
     batch_sizes = sorted({t.batch_size for times in series.values() for t in times})
     axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
@@ -53,13 +55,6 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
     axes.set_title("What a step costs the host, and what each further request adds")
     _write_at_line_ends(axes, ends)
     return fig
-
-
-def _label(name: str, times: Sequence[HostTime]) -> str:
-    slope = slope_us(times)
-    if slope is None:
-        return name
-    return f"{name}: {slope:,.1f} µs a request" if slope >= 0.1 else f"{name}: {slope:.2f} µs a request"
 
 
 def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
