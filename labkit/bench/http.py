@@ -85,8 +85,11 @@ class Sides:
         times = sorted(within * self._numbers.random() for _ in prompts)
         asked = zip(prompts, times, strict=True)
         requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
-        if side == IN_PROCESS:
-            return run_in_process(self.engine, requests)
+        if side == IN_PROCESS:  # the same readers as tasks of one event loop
+            workload = Workload(self.engine.model, requests, self.engine.device)
+            felt = run_streaming(workload, self.engine, "tasks", tokenize_workers=1).latency
+            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
+            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
         bodies = bodies_of(self.engine.model.name, requests)
         if side != BY_THREAD:
             port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
@@ -103,14 +106,6 @@ def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
     asked = {"model": model, "temperature": 0, "ignore_eos": True}
     asked |= {"stream": True, "stream_options": {"include_usage": True}}
     return [asked | {"prompt": each.prompt, "max_tokens": each.params.max_new_tokens} for each in requests]
-
-
-def run_in_process(engine: InferenceEngine, requests: tuple[Request, ...]) -> HttpRun:
-    """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
-    workload = Workload(engine.model, requests, engine.device)
-    felt = run_streaming(workload, engine, "tasks", tokenize_workers=1).latency
-    frames = len(felt.itl) + len(felt.ttft)
-    return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), counted(felt.itl), 0.0)
 
 
 class ServerCommand:

@@ -58,7 +58,6 @@ class Settings(WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Compare two sets of options on one workload, print the verdict and the limit, and write a record."""
     before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
     require_decoding(args)
     workload = workload_of(args)

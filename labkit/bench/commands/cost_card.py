@@ -35,7 +35,6 @@ class Settings(DeviceFlags):
 
 
 def run(args: Settings) -> None:
-    """Count a steady step for each rung, model, batch size and set of prompts; print and record the cards."""
     device = pick_device(args.device)
     samples: list[RungCard] = []
     cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung

@@ -35,10 +35,7 @@ class Settings(ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Trace each rung at each batch size, print its kernels, and write a record if asked for.
-
-    Raises OptionError without a GPU.
-    """
+    """Raises OptionError without a GPU."""
     device = pick_device(args.device)
     if device.type != "cuda":
         raise OptionError("the time of kernels is measured on a CUDA GPU; there is none here")

@@ -64,7 +64,6 @@ class Answer(NamedTuple):
 
 
 def run(args: Settings) -> None:
-    """Measure the tasks, or the chances that were asked for, print a table, and write a record if asked."""
     device, model = pick_device(args.device), load_model(args.model, seed=args.seed)
     bandwidth, kind = measure_bandwidth(device), "drafts" if args.acceptance is None else "drafts_dial"
     samples: list[Any] = []

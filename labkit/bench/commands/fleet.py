@@ -45,7 +45,6 @@ class Settings(RecordFlags):
 
 
 def run(args: Settings) -> None:
-    """Simulate every fleet, say what came of it, and write a record."""
     device = pick_device(args.device)
     target = own_target(args, "fleet", device)
     service, samples = Service.recorded(FINISHED.number), list[FleetRun]()

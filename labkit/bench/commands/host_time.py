@@ -42,7 +42,6 @@ class Settings(RecordFlags):
 
 
 def run(args: Settings) -> None:
-    """Time the host's part of a step for each rung and batch size; print a table and write a record."""
     device = pick_device(args.device)
     path = own_target(args, "host_time", device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}

@@ -46,10 +46,7 @@ class Settings(ServedFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every side in turn, say how each run went, and print a table; write a record if one is wanted.
-
-    Raises StreamError if a reader is not served.
-    """
+    """Raises StreamError if a reader is not served."""
     device = pick_device(args.device)
     blocks = -(-(args.prompt_tokens + args.max_new_tokens) // BLOCK_SIZE)
     size = args.readers, args.prompt_tokens, args.max_new_tokens

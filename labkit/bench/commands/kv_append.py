@@ -35,7 +35,6 @@ class Settings(DeviceFlags):
 
 
 def run(args: Settings) -> None:
-    """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     times: list[AppendTime] = []

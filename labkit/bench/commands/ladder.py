@@ -48,7 +48,7 @@ class Settings(RecordFlags, WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
+    """Raises OptionError if nothing is decoded."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "ladder", device)

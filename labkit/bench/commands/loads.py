@@ -57,11 +57,7 @@ class Settings(RecordFlags, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every load through every engine that can serve it, print tables, and write a record.
-
-    It is written after each load: if a long run is stopped, the loads before are kept. Raises OptionError if
-    nothing is decoded, or if a load does not fit the model.
-    """
+    """The record is written after each load: if a long run is stopped, the loads before are kept."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "loads", device)

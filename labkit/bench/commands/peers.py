@@ -58,10 +58,7 @@ class Settings(RecordFlags, WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Run labkit's rungs and the other engines in turn, print a table, and write a record.
-
-    Raises OptionError unless all requests are there at the start and make all their tokens.
-    """
+    """Raises OptionError unless all requests are there at the start and make all their tokens."""
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))

@@ -24,7 +24,6 @@ class Settings(ModelFlags, RungFlag):
 
 
 def run(args: Settings) -> None:
-    """Time and profile a rung's decode step at each batch size, print reports, and write a record."""
     engine = InferenceEngine(
         model_of(args),
         LADDER[args.rung].options,

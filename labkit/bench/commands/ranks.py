@@ -51,10 +51,7 @@ class Settings(RungFlag, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every side in turn for each number of requests; the first rank prints a table and writes a record.
-
-    Raises OptionError outside of a torchrun job, and RankError if a rank fails.
-    """
+    """Raises OptionError outside of a torchrun job, and RankError if a rank fails."""
     ranks = TorchRanks(args.device)
     model = drawn_or_loaded(args, ranks)
     sides = make_sides(args, model, ranks)
@@ -67,17 +64,12 @@ def run(args: Settings) -> None:
             if kernels is not None:
                 samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
         if ranks.rank == 0:
-            tell(args, model, ranks, samples)
+            about = args.settings | {"ranks": ranks.size}
+            record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), about, samples)
+            print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
+            if args.json:
+                write_record(record, args.json)
     ranks.leave()
-
-
-def tell(args: Settings, model: LanguageModel, ranks: TorchRanks, samples: list[RanksRun]) -> None:
-    """Print what was measured so far, and write a record of it if one is wanted."""
-    settings = {**args.settings, "ranks": ranks.size}
-    record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), settings, samples)
-    print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
-    if args.json:
-        write_record(record, args.json)
 
 
 def drawn_or_loaded(args: Settings, ranks: TorchRanks) -> LanguageModel:

@@ -78,11 +78,7 @@ class Settings(ServedFlags):
 
 
 def run(args: Settings) -> None:
-    """Start every application in turn, say how its runs went, and print a table; write a record if one is
-    wanted.
-
-    Raises OptionError without Ray, and StreamError if a reader is not served.
-    """
+    """Raises OptionError without Ray, and StreamError if a reader is not served."""
     if find_spec("ray") is None:
         raise OptionError("this needs Ray: pip install -e '.[cluster]'")
     from labkit.serve.ray_app import AppArgs

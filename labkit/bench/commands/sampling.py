@@ -54,10 +54,7 @@ class Settings(RecordFlags, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run each manner of sampling on both rungs in turn, print a table, and write a record.
-
-    Raises OptionError if nothing is decoded, or if the texts are longer than the model takes.
-    """
+    """Raises OptionError if nothing is decoded, or if the texts are longer than the model takes."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "sampling", device)

@@ -32,7 +32,6 @@ class Settings(RunFlags):
 
 
 def run(args: Settings) -> None:
-    """Run the workload on a rung several times and print a summary; write what was asked for."""
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
     bandwidth = measure_bandwidth(engine.device)

@@ -43,10 +43,7 @@ class Settings(RunFlags):
 
 
 def run(args: Settings) -> None:
-    """Serve the workload on a rung several times and print a summary; write what was asked for.
-
-    Raises OptionError for more threads than MOST_THREADS.
-    """
+    """Raises OptionError for more threads than MOST_THREADS."""
     if args.consumers == "threads" and args.num_requests > MOST_THREADS:
         raise OptionError(f"a thread per request is for {MOST_THREADS:,} at most: add --consumers tasks")
     workload = spaced(workload_of(args), args.submit_interval_ms / 1e3)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -205,18 +204,22 @@ class Settings(ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Search the tiles of the model's products, print them, keep them, and write a record if asked for.
-
-    Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file that
-    there is is damaged.
-    """
+    """Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file
+    that there is is damaged."""
     device = pick_device(args.device)
     if device.type != "cuda" or triton_status().mode != "native":
         why = triton_status().reason if device.type == "cuda" else "this command has no use on the CPU"
         raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
-    path, dtype = table_target(device), default_dtype(device)
+    path, dtype = table_path(device), default_dtype(device)
+    try:
+        try_writing(str(path), path)
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
     measured = tiles_for(device, dtype, can_hold=True)
-    network = shapes_of(args.model)
+    config = (
+        RANDOM_CONFIGS.get(args.model.removeprefix("random:")) if args.model.startswith("random:") else None
+    )
+    network = load_model(args.model).network if config is None else network_without_weights(config)
     products = products_of(network) if args.ranks == 1 else cut_products_of(network, args.ranks)
     bench = GpuTileBench(device, dtype)
     cases = [
@@ -237,23 +240,6 @@ def run(args: Settings) -> None:
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
     record_if_asked(args, "tiles", device, found, dtype=name_of(dtype))
-
-
-def shapes_of(name: str) -> Network:
-    """A model's network; one of a published size and random weights without them."""
-    config = RANDOM_CONFIGS.get(name.removeprefix("random:")) if name.startswith("random:") else None
-    return load_model(name).network if config is None else network_without_weights(config)
-
-
-def table_target(device: torch.device) -> Path:
-    """The file for a GPU's tiles. Writing to it is tried, and leaves nothing behind; raises OptionError if it
-    fails, before anything was measured."""
-    path = table_path(device)
-    try:
-        try_writing(str(path), path)
-    except argparse.ArgumentTypeError as error:
-        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
-    return path
 
 
 def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTileBench) -> Case:
