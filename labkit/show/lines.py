@@ -150,20 +150,15 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
     rows.set_title("A batch takes the next larger graph; the rows between are padding")
     share.set(ylabel="padding (%)", ylim=(0, 50), xlabel="B: requests decoded together")
     first = next(iter(policies.values()))
-    share.set_xticks(_apart([size for size in first if size == 1 or size >= 8], max_batch_size / 28))
+    ticks: list[int] = []  # whose numbers have room beside each other, from the largest down
+    for size in reversed([size for size in first if size == 1 or size >= 8]):
+        if not ticks or ticks[-1] - size >= max_batch_size / 28:
+            ticks.append(size)
+    share.set_xticks(ticks[::-1])
     share.set_xlim(0.5, max_batch_size + 0.5)
     for axes in (rows, share):
         axes.grid(axis="y")
     return fig
-
-
-def _apart(sizes: Sequence[int], distance: float) -> list[int]:
-    """Sizes whose numbers have room beside each other, from the largest down."""
-    kept: list[int] = []
-    for size in reversed(sizes):
-        if not kept or kept[-1] - size >= distance:
-            kept.append(size)
-    return kept[::-1]
 
 
 LINE_HEIGHT = 0.2  # inches that a line of the legend needs

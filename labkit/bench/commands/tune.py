@@ -216,9 +216,8 @@ def run(args: Settings) -> None:
     except argparse.ArgumentTypeError as error:
         raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
     measured = tiles_for(device, dtype, can_hold=True)
-    config = (
-        RANDOM_CONFIGS.get(args.model.removeprefix("random:")) if args.model.startswith("random:") else None
-    )
+    kind, _, size = args.model.rpartition(":")
+    config = RANDOM_CONFIGS.get(size) if kind == "random" else None
     network = load_model(args.model).network if config is None else network_without_weights(config)
     products = products_of(network) if args.ranks == 1 else cut_products_of(network, args.ranks)
     bench = GpuTileBench(device, dtype)
