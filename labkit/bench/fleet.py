@@ -121,12 +121,6 @@ class Ingress:
         self.loads: dict[str, int] = {}
         self.seconds: list[float] = []  # that the policy took, measured
 
-    def choose(self, text: str) -> str:
-        started = time.perf_counter()
-        first, *_ = self.policy.rank(text, self.loads)
-        self.seconds.append(time.perf_counter() - started)
-        return first
-
 
 def arrivals(rate: float, num: int, prefixes: int, seed: int) -> Iterator[Asked]:
     """A Poisson process of requests whose beginnings are as popular as Zipf says."""
@@ -270,7 +264,9 @@ class Simulation:
         num = len(self.ingresses)
         asked.ingress = self.group_of(asked) if self.fleet.in_groups else self.numbers.randrange(num)
         ingress = self.ingresses[asked.ingress]
-        name = ingress.choose(asked.text)
+        started = time.perf_counter()
+        name, *_ = ingress.policy.rank(asked.text, ingress.loads)
+        ingress.seconds.append(time.perf_counter() - started)
         replica = self.live[name]
         replica.advance(now)
         replica.waiting.append(asked)

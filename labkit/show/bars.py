@@ -286,24 +286,21 @@ def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
     steps.set_xlim(-0.5, 1.5)
     steps.set_xticks([])
     steps.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
-    _draw_guesses(guesses, rows)
+    guesses.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
+    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
+    for factor, place in scored:
+        guesses.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
+    guesses.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
+    guesses.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
+    guesses.minorticks_off()
+    guesses.grid(axis="y")
+    near = sum(factor <= NEAR for factor, _ in scored)
+    guesses.set_title("Predictions: how far off")
+    guesses.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
+    if not scored:
+        where = {"ha": "center", "color": GREY_INK, "transform": guesses.transAxes}
+        guesses.text(0.5, 0.5, "no prediction scored yet", **where)
+        guesses.grid(color=GREY, alpha=0.2)
     name_rows(steps, [row.title for row in rows])
     steps.tick_params(axis="y", length=0)
     return fig
-
-
-def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:
-    axes.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
-    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
-    for factor, place in scored:
-        axes.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
-    axes.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
-    axes.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
-    axes.minorticks_off()
-    axes.grid(axis="y")
-    near = sum(factor <= NEAR for factor, _ in scored)
-    axes.set_title("Predictions: how far off")
-    axes.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
-    if not scored:
-        axes.text(0.5, 0.5, "no prediction scored yet", ha="center", color=GREY_INK, transform=axes.transAxes)
-        axes.grid(color=GREY, alpha=0.2)

@@ -83,21 +83,16 @@ def ladder_table() -> str:
     lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
     for lesson in LESSONS.values():
         is_rung = lesson.number in LADDER
-        first_clause, *_ = lesson.rung.removes.split(":")
-        removes, gain = (first_clause, gain_of(lesson.number)) if is_rung else (BESIDE[lesson.number], "")
+        removes = lesson.rung.removes.split(":")[0] if is_rung else BESIDE[lesson.number]
+        gain = ""  # over the rung below, on the load that it is for
+        if lesson.number in OWN_LOAD:
+            words, find = OWN_LOAD[lesson.number]
+            gain = f"{factor(find())} {words}"
+        elif is_rung and lesson.number != "00":
+            gain = factor(step_from(lesson.number))
         link = f"[{lesson.title}](notebooks/{lesson.notebook})"
         lines.append(f"| {lesson.number} {link} | {removes} | {gain} |")
     return "\n".join(lines)
-
-
-def gain_of(rung: str) -> str:
-    """How many times faster a rung is than the rung below in a few words, on the load that it is for."""
-    if rung == "00":
-        return ""
-    if rung in OWN_LOAD:
-        words, find = OWN_LOAD[rung]
-        return f"{factor(find())} {words}"
-    return factor(step_from(rung))
 
 
 def factor(step: Comparison) -> str:

@@ -228,21 +228,19 @@ def workload_of(args: WorkloadFlags) -> Workload:
 
     alike = tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
     requests = make_load(args.load, Asked(alike, model.config, args.seed, args.rate))
+    encode, prompts = (
+        cache(model.tokenizer.encode),
+        [request.prompt for request in requests],
+    )
+    num_tokens = sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts)
     scheduler = SchedulerConfig(
         max_batch_size=args.max_batch_size,
         prefill_max_batch_size=args.prefill_max_batch_size or args.max_batch_size,
-        prefill_max_tokens=num_prompt_tokens(model, requests),
+        prefill_max_tokens=max(1, num_tokens),
         admission_policy=args.prefill_admission_policy,
     )
     of_cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
     return Workload(model, requests, model.device, scheduler, of_cache)
-
-
-def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:
-    """Tokens of all prompts together, 1 at least."""
-    encode = cache(model.tokenizer.encode)  # most prompts are alike
-    prompts = [request.prompt for request in requests]
-    return max(1, sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts))
 
 
 def require_positions(workload: Workload, args: ModelFlags, name: str = "the run") -> None:

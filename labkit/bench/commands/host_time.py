@@ -1,6 +1,5 @@
 """host-time: times what a decode step costs the host, the model taken out, for each rung and batch size."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -51,7 +50,14 @@ def run(args: Settings) -> None:
             for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
                 times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
-    print(host_table(times).to_string())
+    rows = {}
+    for rung, made in times.items():
+        sizes = dict.fromkeys(t.batch_size for t in made)
+        for name, us in ("step", "step_us"), ("tables + append, a layer", "layer_us"):
+            rows[f"{rung} {name}"] = {
+                f"B = {b}": round(median(getattr(t, us) for t in made if t.batch_size == b)) for b in sizes
+            }
+    print(pd.DataFrame.from_dict(rows, orient="index").to_string())
     settings = {**args.settings, "model": "none, GPT-2's layers"}
     samples = [RungHostTime(**vars(time), rung=rung) for rung, made in times.items() for time in made]
     write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
@@ -60,16 +66,3 @@ def run(args: Settings) -> None:
 def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) -> HostTime:
     engine = host_engine(LADDER[rung].options, batch_size, device)
     return time_host_steps(engine, args.steps, args.prompt_lengths)
-
-
-def host_table(times: Mapping[str, Sequence[HostTime]]) -> pd.DataFrame:
-    """Microseconds, the median: per rung a row for a step and one for tables and append per layer; a column
-    per batch size."""
-    rows = {}
-    for rung, made in times.items():
-        sizes = dict.fromkeys(t.batch_size for t in made)
-        for name, us in ("step", "step_us"), ("tables + append, a layer", "layer_us"):
-            rows[f"{rung} {name}"] = {
-                f"B = {b}": round(median(getattr(t, us) for t in made if t.batch_size == b)) for b in sizes
-            }
-    return pd.DataFrame.from_dict(rows, orient="index")

@@ -32,7 +32,7 @@ from labkit.bench.commands.peers import peer_versions
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
-from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
+from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, run_peers
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
@@ -82,7 +82,20 @@ def run(args: Settings) -> None:
             with tqdm(desc=name, unit=" runs") as bar:
                 ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
             left_out[name], limits[name] = ran.left_out, asdict(limit_of(workload))
-            samples += samples_of(name, workload, ran)
+            is_greedy = all(request.params.is_greedy for request in workload.requests)
+            samples += [
+                LoadRun(
+                    load=name,
+                    engine=engine,
+                    seconds=made.seconds,
+                    tokens=made.tokens,
+                    equal_requests=ran.equal_requests(made) if is_greedy else None,
+                    ttft=tuple(round(s, 7) for s in made.ttft) if workload.has_arrivals else (),
+                    itl_us=tuple(round(1e6 * s) for s in made.itl) if workload.has_arrivals else (),
+                )
+                for engine, runs in ran.runs.items()
+                for made in runs
+            ]
             write_record(record_of(args), path)
             print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
     record = record_of(args)
@@ -117,23 +130,6 @@ def load_workload(name: str, model: LanguageModel, args: Settings) -> Workload:
     workload = Workload(model, requests, model.device, scheduler, cache)
     require_positions(workload, args, f"load {name}")
     return workload
-
-
-def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
-    greedy = all(request.params.is_greedy for request in workload.requests)
-    return [
-        LoadRun(
-            load=name,
-            engine=engine,
-            seconds=made.seconds,
-            tokens=made.tokens,
-            equal_requests=ran.equal_requests(made) if greedy else None,
-            ttft=tuple(round(s, 7) for s in made.ttft) if workload.has_arrivals else (),
-            itl_us=tuple(round(1e6 * s) for s in made.itl) if workload.has_arrivals else (),
-        )
-        for engine, runs in ran.runs.items()
-        for made in runs
-    ]
 
 
 def limit_of(workload: Workload) -> LoadLimit:

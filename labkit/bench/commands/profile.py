@@ -37,7 +37,16 @@ def run(args: Settings) -> None:
     samples: list[ProfiledStep] = []
     with args.until_interrupted(samples):
         for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
-            samples.append(measure(engine, batch_size, args, bandwidth.copy))
+            prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
+            with steady_decode(engine, prompts):
+                paths_before = engine.stats().append_paths
+                context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
+                step_seconds = time_decode_steps(engine, args.steps)
+                append_paths = difference(paths_before, engine.stats().append_paths)
+                profile = profile_decode_step(engine)
+            limit = decode_limit(engine.model.network, context_lens, bandwidth.copy).seconds
+            timed = tuple(step_seconds), append_paths, limit, profile
+            samples.append(ProfiledStep(args.rung, batch_size, *timed))
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
         step, limit = sample.median_seconds, sample.limit_seconds
@@ -48,22 +57,3 @@ def run(args: Settings) -> None:
         for name, us in durations(sample.profile.ranges).items():
             print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")
     record_if_asked(args, "profile", engine.device, samples, bandwidth)
-
-
-def measure(engine: InferenceEngine, batch_size: int, args: Settings, bandwidth: float) -> ProfiledStep:
-    """Time and profile decode steps at one batch size: step times, append paths, and one profiled step."""
-    prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
-    with steady_decode(engine, prompts):
-        paths_before = engine.stats().append_paths
-        context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
-        step_seconds = time_decode_steps(engine, args.steps)
-        append_paths = difference(paths_before, engine.stats().append_paths)
-        profile = profile_decode_step(engine)
-    return ProfiledStep(
-        rung=args.rung,
-        batch_size=batch_size,
-        step_seconds=tuple(step_seconds),
-        append_paths=append_paths,
-        limit_seconds=decode_limit(engine.model.network, context_lens, bandwidth).seconds,
-        profile=profile,
-    )

@@ -53,7 +53,15 @@ class Settings(RungFlag, ModelFlags):
 def run(args: Settings) -> None:
     """Raises OptionError outside of a torchrun job, and RankError if a rank fails."""
     ranks = TorchRanks(args.device)
-    model = drawn_or_loaded(args, ranks)
+    kind, _, size = args.model.rpartition(":")
+    dtype = default_dtype(ranks.device)
+    if kind == "random" and size in RANDOM_CONFIGS:  # drawn there: it takes seconds where a CPU takes minutes
+        config = RANDOM_CONFIGS[size]
+        network = random_network(config, args.seed, ranks.device).to(dtype)
+        words = WordTokenizer(config.vocab_size, config.eos_token_id)
+        model = LanguageModel(args.model, network, words)
+    else:
+        model = load_model(args.model, seed=args.seed).to(ranks.device, dtype)
     sides = make_sides(args, model, ranks)
     samples = list[RanksRun]()
     for requests in args.batch_sizes:
@@ -70,17 +78,6 @@ def run(args: Settings) -> None:
             if args.json:
                 write_record(record, args.json)
     ranks.leave()
-
-
-def drawn_or_loaded(args: Settings, ranks: TorchRanks) -> LanguageModel:
-    """The model of the flags, whole. Weights of published sizes are drawn on each rank's own device, which
-    takes seconds where a CPU takes minutes."""
-    config = RANDOM_CONFIGS.get(args.model.removeprefix("random:"))
-    dtype = default_dtype(ranks.device)
-    if config is None or not args.model.startswith("random:"):
-        return load_model(args.model, seed=args.seed).to(ranks.device, dtype)
-    network = random_network(config, args.seed, ranks.device).to(dtype)
-    return LanguageModel(args.model, network, WordTokenizer(config.vocab_size, config.eos_token_id))
 
 
 def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload:
