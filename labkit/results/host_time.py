@@ -78,10 +78,7 @@ class RungHostTime(HostTime):
 
 @dataclass(frozen=True)
 class HostTimeRecord(Record):
-    """What `python -m labkit.bench host-time` recorded: host times by rung and batch size.
-
-    Methods raise RecordError for a rung or a batch size that the record does not have.
-    """
+    """What `python -m labkit.bench host-time` recorded: host times by rung and batch size."""
 
     @property
     def times(self) -> dict[str, list[HostTime]]:

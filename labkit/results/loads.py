@@ -53,8 +53,7 @@ class LoadsRecord(Record):
 
     Among its settings are limits, a LoadLimit for each load; left_out, engines that did not run a load, with
     the reason; kernels, of a decode step of the last rung; chain_seconds, of as many that do next to nothing,
-    one after the other: on a CPU neither was measured. Methods raise RecordError for a load that
-    the record does not have, and those that take an engine for one that did not run the load.
+    one after the other: on a CPU neither was measured.
     """
 
     @property

@@ -31,10 +31,7 @@ class PeerSample:
 
 @dataclass(frozen=True)
 class PeersRecord(Record):
-    """What `python -m labkit.bench peers` recorded: runs by engine.
-
-    Methods raise RecordError for an engine that the record has no runs of.
-    """
+    """What `python -m labkit.bench peers` recorded: runs by engine."""
 
     @property
     def engines(self) -> list[str]:
@@ -44,12 +41,6 @@ class PeersRecord(Record):
     def rate(self, engine: str) -> float:
         """An engine's tokens per second of whole runs, the median."""
         return median(run.tokens_per_second for run in self.only(engine=engine))
-
-    def decode_rate(self, engine: str) -> float | None:
-        """An engine's tokens per second after the first tokens, the median; None where no run knows it."""
-        rates = [run.decode_tokens_per_second for run in self.only(engine=engine)]
-        known = [rate for rate in rates if rate is not None]
-        return median(known) if known else None
 
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
@@ -74,11 +65,12 @@ class PeersRecord(Record):
         """A row per engine: whole runs, decoding alone, and the wait for the first token."""
         rows = {}
         for engine in self.engines:
-            runs, decode = self.only(engine=engine), self.decode_rate(engine)
+            runs = self.only(engine=engine)
+            decode = [rate for run in runs if (rate := run.decode_tokens_per_second) is not None]
             first = [1e3 * s for run in runs if (s := run.first_token_seconds) is not None]
             rows[engine] = {
                 "tokens/s": f"{self.rate(engine):,.0f}",
-                "decode tokens/s": f"{decode:,.0f}" if decode else "",
+                "decode tokens/s": f"{median(decode):,.0f}" if decode else "",
                 "first token (ms)": f"{median(first):.1f}" if first else "",
                 "% of limit": f"{100 * median(run.limit_seconds / run.seconds for run in runs):.1f}",
             }

@@ -142,10 +142,7 @@ class RungRun(Run):
 
 @dataclass(frozen=True)
 class RunsRecord(Record):
-    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung.
-
-    Methods raise RecordError for a rung that the record has no runs of.
-    """
+    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung."""
 
     @property
     def runs(self) -> list[Run]:

@@ -27,10 +27,7 @@ class SamplingRun:
 
 @dataclass(frozen=True)
 class SamplingRecord(Record):
-    """What `python -m labkit.bench sampling` recorded: two rungs in turn, for each manner of sampling.
-
-    Methods raise RecordError for a manner or a rung that the record does not have.
-    """
+    """What `python -m labkit.bench sampling` recorded: two rungs in turn, for each manner of sampling."""
 
     @property
     def manners(self) -> list[str]:

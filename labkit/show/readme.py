@@ -248,18 +248,17 @@ def ranks_text() -> str:
     by_device: dict[str, list[RanksRecord]] = {}
     for record in load_all("ranks").values():
         by_device.setdefault(record.host.device, []).append(record)
-    return "\n\n".join(ranks_of(*each) for each in by_device.items())
-
-
-def ranks_of(device: str, records: list[RanksRecord]) -> str:
-    dates = sorted(record.date[:10] for record in records)
-    tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
-    machine = (
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: rung {' and '.join(sorted(rungs))}, "
-        f"{' or '.join(map(str, sorted(tokens)))} tokens a request, on one {device} and on several "
-        "of one host."
-    )
-    return f"{machine}\n\n{markdown(gains_table(all_gains(records)))}"
+    parts = []
+    for device, records in by_device.items():
+        dates = sorted(record.date[:10] for record in records)
+        tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
+        machine = (
+            f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: rung {' and '.join(sorted(rungs))}, "
+            f"{' or '.join(map(str, sorted(tokens)))} tokens a request, on one {device} and on several "
+            "of one host."
+        )
+        parts += [machine, markdown(gains_table(all_gains(records)))]
+    return "\n\n".join(parts)
 
 
 def replicas_of(record: ReplicasRecord) -> str:
