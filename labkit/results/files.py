@@ -23,7 +23,7 @@ from labkit.results.ranks import RanksRecord, RanksRun
 from labkit.results.record import Host, Record
 from labkit.results.runs import RungRun, RunsRecord
 from labkit.results.sampling import SamplingRecord, SamplingRun
-from labkit.results.typed import read_as
+from labkit.results.typed import read_as, read_items
 
 GPU_TESTS = RESULTS / "gpu_tests.json"
 KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of its samples
@@ -88,7 +88,7 @@ def record_of(raw: Any, name: str) -> Record:
     if not isinstance(kind, str) or kind not in KINDS:
         raise RecordError(f"{name} is of no known kind: {shown(kind)}")
     of_record, of_sample = KINDS[kind]
-    samples = read_as(tuple[of_sample, ...], raw.get("samples"), f"{name}.samples")
+    samples = tuple(read_items((of_sample, ...), raw.get("samples"), f"{name}.samples"))
     if not samples:
         raise RecordError(f"{name} has no samples")
     return read_as(of_record, raw | {"samples": samples}, name)
