@@ -15,7 +15,7 @@ from labkit.bench.limit import (
     time_decode_steps,
 )
 from labkit.bench.parity import dense_tokens, parity_table, transformers_tokens
-from labkit.bench.peers import run_peers
+from labkit.bench.peers.together import run_peers
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.workload import Request, Workload, latency_metrics
 

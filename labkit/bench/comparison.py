@@ -1,6 +1,7 @@
 """Two engines on one workload, run in turn."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from labkit.bench.workload import Workload
@@ -18,12 +19,16 @@ def in_turn(
     rounds: int,
     progress: Callable[[], object] = lambda: None,
     interrupted: Callable[[], object] | None = None,
+    warm_up: int = 0,
 ) -> list[list[T]]:
     """Call each measure twice per round, there and back again: A B B A. For each its results, in order.
 
-    progress: called after each call. interrupted: called if Ctrl-C ends the last round early, and then the
+    warm_up: so often each is called before, which is not measured. progress: called after each call that is.
+    interrupted: called if Ctrl-C ends the last round early, and then the
     results are those of the whole rounds; without it, or before the end of the first round, it is raised.
     """
+    for measure in [*measures] * warm_up:
+        measure()
     results: list[list[T]] = [[] for _ in measures]
     there = range(len(measures))
     for _ in range(rounds):
@@ -40,6 +45,10 @@ def in_turn(
         for whole_rounds, new in zip(results, made, strict=True):
             whole_rounds += new
     return results
+
+
+def run_fresh(workload: Workload, options: EngineOptions) -> Run:
+    return workload.run(workload.make_engine(options))
 
 
 def compare(
@@ -61,12 +70,6 @@ def compare(
     run to compare, in seconds; decoding by default. progress: called after each of the 4 * rounds runs.
     interrupted: as `in_turn` has it.
     """
-
-    def run_with(options: EngineOptions) -> Run:
-        return workload.run(workload.make_engine(options))
-
-    for options in (before, after) * warmup_runs:
-        run_with(options)
-    measures = [lambda: run_with(before), lambda: run_with(after)]
-    before_runs, after_runs = in_turn(measures, rounds, progress, interrupted)
+    measures = [partial(run_fresh, workload, options) for options in (before, after)]
+    before_runs, after_runs = in_turn(measures, rounds, progress, interrupted, warmup_runs)
     return compared_runs(before_runs, after_runs, names, path, measure)

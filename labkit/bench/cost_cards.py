@@ -38,7 +38,11 @@ def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Cost
             device_paths, device = with_paths(engine, count_on_device)
             others.append(device_paths)
         else:
-            device = recorded_device_counts(engine, prompts)
+            device = None
+            if (files.RESULTS / f"{RECORDED}.json").exists():
+                device = files.load(RECORDED).device_counts(engine_key(engine, prompts))
+            if device is not None:
+                device = replace(device, source=f"recorded, {device.source}")
     if any(other != paths for other in others):
         raise ValueError(f"the steps of a card must be alike, but took {paths} and {others}")
     return CostCard(len(prompts), paths, HostCounts(calls, infos, ops, index_tensors, kv_bytes), device)
@@ -139,14 +143,6 @@ def engine_key(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Car
     """The key of a card of these prompts' step: what its counts depend on, beside the kind of machine."""
     lengths = tuple(len(prompt) for prompt in prompts)
     return CardKey(engine.model.name, asdict(engine.options), engine.kv_manager.block_size, lengths)
-
-
-def recorded_device_counts(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> DeviceCounts | None:
-    """A GPU's counts of this step from the record `RECORDED`; None if it has none, or is not here."""
-    if not (files.RESULTS / f"{RECORDED}.json").exists():
-        return None
-    counts = files.load(RECORDED).device_counts(engine_key(engine, prompts))
-    return counts and replace(counts, source=f"recorded, {counts.source}")
 
 
 def counts_of_alike(card: CostCard, others: Sequence[CostCard]) -> DeviceCounts | None:

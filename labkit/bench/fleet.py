@@ -46,10 +46,10 @@ class Service:
         )
         prompts = load("ladder_shared_prefix_h100").only(rung="13")
         steps = {
-            num: median(each.run.decode_seconds / each.run.decode_steps for each in runs)
+            num: median(each.decode_seconds / each.decode_steps for each in runs)
             for num, runs in ((1, alone), (BATCH, together))
         }
-        return cls(steps, median(each.run.prefill_seconds / sum(each.run.prompt_lens) for each in prompts))
+        return cls(steps, median(each.prefill_seconds / sum(each.prompt_lens) for each in prompts))
 
     def step(self, running: int) -> float:
         """Seconds of a decode step of so many requests."""
@@ -83,7 +83,6 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Unfinished requests."""
         return len(self.running) + len(self.waiting)
 
     def advance(self, to: float) -> None:
@@ -122,13 +121,6 @@ class Ingress:
         self.loads: dict[str, int] = {}
         self.seconds: list[float] = []  # that the policy took, measured
 
-    def choose(self, text: str) -> str:
-        """The replica for a request."""
-        started = time.perf_counter()
-        first, *_ = self.policy.rank(text, self.loads)
-        self.seconds.append(time.perf_counter() - started)
-        return first
-
 
 def arrivals(rate: float, num: int, prefixes: int, seed: int) -> Iterator[Asked]:
     """A Poisson process of requests whose beginnings are as popular as Zipf says."""
@@ -143,7 +135,6 @@ def arrivals(rate: float, num: int, prefixes: int, seed: int) -> Iterator[Asked]
 
 @cache
 def mean_answer() -> float:
-    """The mean of answers' lengths, in tokens."""
     numbers = random.Random(0)
     return sum(lognormal(numbers, MEDIAN_ANSWER, LONGEST_ANSWER) for _ in range(10_000)) / 10_000
 
@@ -273,7 +264,9 @@ class Simulation:
         num = len(self.ingresses)
         asked.ingress = self.group_of(asked) if self.fleet.in_groups else self.numbers.randrange(num)
         ingress = self.ingresses[asked.ingress]
-        name = ingress.choose(asked.text)
+        started = time.perf_counter()
+        name, *_ = ingress.policy.rank(asked.text, ingress.loads)
+        ingress.seconds.append(time.perf_counter() - started)
         replica = self.live[name]
         replica.advance(now)
         replica.waiting.append(asked)

@@ -18,14 +18,15 @@ SUMS_PER_LAYER = 2
 class Gain:
     """A model on one GPU and cut among several, by whichever way to sum was faster, with so many requests.
 
+    name: the model's, without saying that its weights are random. kind: how many GPUs, and which: "2 × H100".
     rates: tokens per second on one GPU and on several. bandwidths: bytes per second that each GPU read of
     weights, keys and values, on one and on several; sum_us: microseconds of one sum over GPUs, in a profiled
     step. Both are None for a model without a published size. by_nccl: the comparison with NCCL's sums.
     read_bandwidth: bytes per second of the GPU, reading alone.
     """
 
-    model: str
-    device: str
+    name: str
+    kind: str
     requests: int
     gpus: int
     rates: tuple[float, float]
@@ -35,26 +36,14 @@ class Gain:
     sum_us: float | None
     read_bandwidth: float | None
 
-    @property
-    def name(self) -> str:
-        """The model's name, without saying that its weights are random."""
-        return self.model.removeprefix("random:")
 
-    @property
-    def kind(self) -> str:
-        """How many GPUs, and which: "2 × H100"."""
-        return f"{self.gpus} × {self.device.removeprefix('NVIDIA ').split()[0]}"
-
-
-def network_of(model: str) -> Network | None:
+def network_of(name: str) -> Network | None:
     """A model of a published size on paper; None for another one."""
-    name = model.removeprefix("random:")
     return on_paper(name) if name in RANDOM_CONFIGS else None
 
 
 def gains_of(record: RanksRecord) -> list[Gain]:
-    """What a record says, by number of requests."""
-    network, made = network_of(record.model), []
+    network, made = network_of(record.model.removeprefix("random:")), []
     for requests in dict.fromkeys(run.requests for run in record.samples):
         side = record.best_side(requests)
         rates = record.rate(ONE, requests), record.rate(side, requests)
@@ -68,8 +57,8 @@ def gains_of(record: RanksRecord) -> list[Gain]:
             sum_us = record.sums_us(side, requests) / num_sums or None
         made.append(
             Gain(
-                model=record.model,
-                device=record.host.device,
+                name=record.model.removeprefix("random:"),
+                kind=f"{record.ranks} × {record.host.device.removeprefix('NVIDIA ').split()[0]}",
                 requests=requests,
                 gpus=record.ranks,
                 rates=rates,
@@ -87,9 +76,9 @@ def all_gains(records: Iterable[RanksRecord]) -> list[Gain]:
     """What records say, by model, number of GPUs and of requests; the largest model comes first."""
 
     def order(gain: Gain) -> tuple[float, str, int, int]:
-        network = network_of(gain.model)
+        network = network_of(gain.name)
         size = 0 if network is None else network.config.num_matrix_weights
-        return -size, gain.model, gain.gpus, gain.requests
+        return -size, gain.name, gain.gpus, gain.requests
 
     return sorted((gain for record in records for gain in gains_of(record)), key=order)
 

@@ -10,14 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
-from labkit.bench.streaming import Traffic, run_streaming
+from labkit.bench.streaming import run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import StreamError
 from labkit.results.http import BY_OPENAI, BY_THREAD, IN_PROCESS, OPENAI_UNPACED, UNPACED, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings
-
-TASKS = Traffic(consumers="tasks", tokenize_workers=1)
 
 
 class Readers:
@@ -82,12 +80,16 @@ class Sides:
     def run(self, side: str, within: float) -> HttpRun:
         """One run of that side. within: seconds in which the readers ask, each at a random moment; 0: all at
         once."""
-        prompts = [self._prompt() for _ in range(self._num)]
+        token_ids, draw = range(self.engine.model.config.vocab_size), self._numbers
+        prompts = [tuple(draw.choices(token_ids, k=self._prompt_tokens)) for _ in range(self._num)]
         times = sorted(within * self._numbers.random() for _ in prompts)
         asked = zip(prompts, times, strict=True)
         requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
-        if side == IN_PROCESS:
-            return run_in_process(self.engine, requests)
+        if side == IN_PROCESS:  # the same readers as tasks of one event loop
+            workload = Workload(self.engine.model, requests, self.engine.device)
+            felt = run_streaming(workload, self.engine, "tasks", tokenize_workers=1).latency
+            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
+            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
         bodies = bodies_of(self.engine.model.name, requests)
         if side != BY_THREAD:
             port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
@@ -98,25 +100,12 @@ class Sides:
             port = int(running.url.rpartition(":")[2])
             return self._readers.run(side, port, bodies, times)
 
-    def _prompt(self) -> tuple[int, ...]:
-        vocab_size = self.engine.model.config.vocab_size
-        return tuple(self._numbers.randrange(vocab_size) for _ in range(self._prompt_tokens))
-
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
     """What is sent for each request: greedy, streamed, all its tokens. model: its name for clients."""
     asked = {"model": model, "temperature": 0, "ignore_eos": True}
     asked |= {"stream": True, "stream_options": {"include_usage": True}}
     return [asked | {"prompt": each.prompt, "max_tokens": each.params.max_new_tokens} for each in requests]
-
-
-def run_in_process(engine: InferenceEngine, requests: tuple[Request, ...]) -> HttpRun:
-    """The same readers as tasks of one event loop, of a `StreamingServer` in this process."""
-    workload = Workload(engine.model, requests, engine.device)
-    run, _ = run_streaming(workload, engine, TASKS)
-    felt = run.latency
-    frames = len(felt.itl) + len(felt.ttft)
-    return HttpRun(IN_PROCESS, felt.span, felt.tokens, frames, rounded(felt.ttft), counted(felt.itl), 0.0)
 
 
 class ServerCommand:

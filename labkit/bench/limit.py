@@ -63,8 +63,8 @@ def decode_limit(
     Every weight is read once, every live key and value once, and the new ones are written once. kept: the
     dtype of the cache, by default the network's.
     """
-    num_requests = len(context_lens)  # of two new tokens each, one is decoded
-    return workload_limit(network, context_lens, [2] * num_requests, num_requests, bandwidth, kept)
+    new_tokens = [2] * len(context_lens)  # of which one is decoded
+    return workload_limit(network, context_lens, new_tokens, max(1, len(context_lens)), bandwidth, kept)
 
 
 def bytes_of_token(config: ModelConfig, kept: torch.dtype) -> int:
@@ -114,7 +114,7 @@ def workload_limit(
 def least_steps(new_tokens: Sequence[int], max_batch_size: int) -> int:
     """The fewest decode steps that make requests' new tokens, but for the first of each."""
     steps = [n - 1 for n in new_tokens]
-    return max(*steps, -(-sum(steps) // max_batch_size))
+    return max([*steps, -(-sum(steps) // max_batch_size)])
 
 
 def decode_weight_bytes(network: Network) -> int:

@@ -48,11 +48,6 @@ class Asked:
         return tuple(numbers.randrange(self.model.vocab_size) for _ in range(length))
 
 
-def alike(asked: Asked) -> tuple[Request, ...]:
-    """The write-ups' load: prompts from the flags, greedy, equally many new tokens, all at once."""
-    return asked.alike
-
-
 def sampled(asked: Asked) -> tuple[Request, ...]:
     """The requests that are alike, each with temperature 0.8, top-p 0.95 and a seed of its own."""
     return tuple(drawing(request, asked.seed + i) for i, request in enumerate(asked.alike))
@@ -120,7 +115,7 @@ def assistant(asked: Asked) -> tuple[Request, ...]:
 
 
 LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
-    ALIKE: alike,
+    ALIKE: lambda asked: asked.alike,  # the write-ups': from the flags, greedy, equally many tokens, at once
     "sampled": sampled,
     "one-sampled": one_sampled,
     "ragged": ragged,

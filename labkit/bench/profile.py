@@ -31,17 +31,7 @@ def profile_decode_step(engine: InferenceEngine) -> StepProfile:
         with torch.profiler.record_function(STEP_RANGE):
             engine.step()
         synchronize(engine.device)
-    return read_profile(profiler.events(), batch_size)
-
-
-def activities_of(device: torch.device) -> list[ProfilerActivity]:
-    """What the profiler records on this device: the CPU, and a GPU's kernels."""
-    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
-    return [ProfilerActivity.CPU, *on_gpu]
-
-
-def read_profile(events: Sequence, batch_size: int) -> StepProfile:
-    """A step's profile from the profiler's events, among which the range STEP_RANGE marks the step."""
+    events = profiler.events()
     step = next(e for e in events if e.name == STEP_RANGE and e.device_type == DeviceType.CPU)
     origin = step.time_range.start
     in_step = [e for e in events if e.time_range.start >= origin and e is not step]
@@ -63,18 +53,19 @@ def read_profile(events: Sequence, batch_size: int) -> StepProfile:
     )
 
 
-def write_trace(engine: InferenceEngine, num_steps: int, path: Path) -> None:
-    """Write a Chrome trace of so many steps of an engine that is in `watch.steady_decode`."""
+def activities_of(device: torch.device) -> list[ProfilerActivity]:
+    """What the profiler records on this device: the CPU, and a GPU's kernels."""
+    on_gpu = [ProfilerActivity.CUDA] if device.type == "cuda" else []
+    return [ProfilerActivity.CPU, *on_gpu]
+
+
+def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
+    """The Chrome trace's events of so many steps of an engine that is in `watch.steady_decode`."""
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
         for _ in range(num_steps):
             engine.step()
         synchronize(engine.device)
-    profiler.export_chrome_trace(str(path))
-
-
-def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
-    """The events of such a trace."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        write_trace(engine, num_steps, path)
+        profiler.export_chrome_trace(str(path))
         return json.loads(path.read_text())["traceEvents"]

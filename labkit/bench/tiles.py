@@ -20,6 +20,7 @@ from labkit.kernels.tiles import (
     num_programs,
     staged_bytes,
 )
+from labkit.results.kernel_times import TunedTile
 
 STAGES = (3, 4, 5, 6)
 AT_ONCE = 16  # tiles that are compiled together
@@ -97,17 +98,6 @@ class Search:
         self.best = sorted([*self.best, trial], key=lambda trial: trial.seconds)[:FINALISTS]
 
 
-class Found(NamedTuple):
-    """The tile that was fastest for a case, today's if it is as good; with each, seconds of a launch, again
-    and again, in turn."""
-
-    case: Case
-    today_seconds: tuple[float, ...]
-    tile: Tile
-    seconds: tuple[float, ...]
-    num_tried: int  # tiles beside today's
-
-
 # --- which tiles ----------------------------------------------------------------------------------------
 
 
@@ -123,31 +113,28 @@ def candidates(case: Case, bench: TileBench) -> list[Tile]:
 
 def staged_candidates(case: Case, room: int, element_size: int) -> list[Tile]:
     """Tiles that are launched as enough programs, and whose inputs fit into `room` bytes of shared memory."""
-    (_, N, K, can_split, *_), rows, today = case
+    (_, N, K, can_split, *_), rows, _ = case
     made = [
         with_stages(Tile(block_m, block_n, block_k, split_k, 4, 4), K, room, element_size)
         for block_m in (16, 32, 64, 128)
         for block_n in (16, 32, 64, 128, 256)
         for block_k in (64, 128, 256)
         for split_k in ((1, 2, 4, 6, 8) if can_split else (1,))
-        if block_m <= max(16, rows) and block_n <= up(N) and (block_k <= up(K) or block_k == 64)
-        if split_k == 1 or split_k * block_k <= K
     ]
-    fits = [t for t in made if has_room(t, room, element_size) and has_workspace(t, rows, N)]
+    fits = [t for t in fitting(made, case) if has_room(t, room, element_size)]
     most = max((num_programs(t, rows, N) for t in fits), default=0)
     enough = min(ENOUGH_PROGRAMS // 2, most)
-    kept = [
+    return [
         t
         for t in fits
         if num_programs(t, rows, N) >= enough
         and (t.split_k == 1 or num_programs(t, rows, N) <= 3 * ENOUGH_PROGRAMS)
     ]
-    return sorted(kept, key=lambda tile: (distance(tile, today), tile))
 
 
 def held_candidates(case: Case, element_size: int) -> list[Tile]:
     """Held tiles of which a thread has at most HELD_BYTES of weights."""
-    (_, N, K, can_split, *_), rows, today = case
+    (_, _, K, can_split, *_), rows, _ = case
     made = [
         Tile(block_m, block_n, block_k, split_k, num_warps, 1)
         for block_m in ((1,) if rows == 1 else (16, 32, 64))
@@ -155,11 +142,20 @@ def held_candidates(case: Case, element_size: int) -> list[Tile]:
         for block_k in (128, 256, 512)
         for split_k in ((1, 2, 4, 6) if can_split else (1,))
         for num_warps in (4, 8)
-        if block_m <= max(16, rows) and block_n <= up(N) and block_k <= up(K)
-        if split_k == 1 or split_k * block_k <= K
         if block_n * max(block_k, K / split_k) * element_size <= HELD_BYTES * 32 * num_warps
     ]
-    fits = [tile for tile in made if has_workspace(tile, rows, N)]
+    return fitting(made, case)
+
+
+def fitting(tiles: Sequence[Tile], case: Case) -> list[Tile]:
+    """Those no larger than the product, whose parts have terms and room; those first most like today's."""
+    (_, N, K, *_), rows, today = case
+    fits = [
+        t
+        for t in tiles
+        if t.block_m <= max(16, rows) and t.block_n <= up(N) and (t.block_k <= up(K) or t.block_k == 64)
+        if (t.split_k == 1 or t.split_k * t.block_k <= K) and has_workspace(t, rows, N)
+    ]
     return sorted(fits, key=lambda tile: (distance(tile, today), tile))
 
 
@@ -234,7 +230,7 @@ def search_tiles(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[int], object] = lambda num_tried: None,
-) -> list[Found]:
+) -> list[TunedTile]:
     """The fastest tile of each case that there was time for; the cases of one number of rows take turns.
 
     seconds: of the whole search; each number of rows has an equal part of what is left of it. progress:
@@ -311,7 +307,7 @@ def tried(bench: TileBench, case: Case, tile: Tile) -> Trial | None:
         return None
 
 
-def settle(search: Search) -> Found:
+def settle(search: Search) -> TunedTile:
     """Time the fastest tiles and today's again, in turn; today's stays unless it is clearly slower."""
     trials = [search.today, *search.best]
     rounds = [[trial.measure() for trial in trials] for _ in range(FINAL_ROUNDS)]
@@ -319,4 +315,6 @@ def settle(search: Search) -> Found:
     seconds, fastest = min(zip(others, search.best, strict=True), key=lambda pair: median(pair[0]))
     if median(today) < GAIN * median(seconds):
         seconds, fastest = today, search.today
-    return Found(search.case, today, fastest.tile, seconds, len(search.tried))
+    (name, N, K, *_), rows, tile = search.case
+    tiles = (tuple(map(int, each)) for each in (tile, fastest.tile))
+    return TunedTile(name, N, K, rows, next(tiles), today, next(tiles), seconds, len(search.tried))

@@ -16,7 +16,7 @@ from labkit.results.cost_cards import (
 )
 from labkit.results.files import KINDS, GpuTests, load, load_all, load_gpu_tests
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
-from labkit.results.kernel_times import AppendTime, AttentionTime, AttentionTimeRecord
+from labkit.results.kernel_times import AppendTime, AttentionTime
 from labkit.results.loads import LoadsRecord
 from labkit.results.machines import host_time_lines, ladder_lines
 from labkit.results.peers import PeersRecord

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from labkit.errors import RecordError
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time
 
 # Of comparisons of a thing with itself, one or two in a hundred then get a verdict; the tests simulate it.
 # That holds from four rounds on: with two it is about one in twenty, and with one, one in three.
@@ -90,10 +88,10 @@ class Comparison:
 
     before: str
     after: str
-    before_samples: Some[Positive]
-    after_samples: Some[Positive]
-    before_paths: dict[str, Count]
-    after_paths: dict[str, Count]
+    before_samples: tuple[float, ...]
+    after_samples: tuple[float, ...]
+    before_paths: dict[str, int]
+    after_paths: dict[str, int]
     path: str | None = None  # the path that `after` is about
 
     @property
@@ -146,18 +144,11 @@ def amdahl(share: float, ratio: float) -> float:
 
 
 @dataclass(frozen=True)
-class ComparedWorkload(Sample):
-    """A comparison of decode times, or of whole runs (`--whole-runs` among the record's settings).
+class ComparedWorkload:
+    """What `python -m labkit.bench compare` records: decode times, or those of whole runs (`--whole-runs`).
 
     limit_seconds: the least that decoding these requests can take.
     """
 
     comparison: Comparison
-    limit_seconds: Time
-
-
-@dataclass(frozen=True)
-class ComparisonRecord(WorkloadRecord):
-    """What `python -m labkit.bench compare` recorded: one ComparedWorkload, or several of a self-test."""
-
-    samples: Some[ComparedWorkload]
+    limit_seconds: float

@@ -6,31 +6,30 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from labkit.options import EngineOptions
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Some
+from labkit.results.record import Record
 
 
 @dataclass(frozen=True)
 class HostCounts:
     """Counts of what the host does in one decode step."""
 
-    manager_calls: Count  # calls into the KVBlockManager from outside it
-    kv_block_infos: Count  # records of blocks created, of either kind
-    aten_ops: Count  # PyTorch operators dispatched
-    index_tensors: Count  # integer tensors made from Python numbers
-    kv_bytes_written: Count  # of new keys and values, in the pool
+    manager_calls: int  # calls into the KVBlockManager from outside it
+    kv_block_infos: int  # records of blocks created, of either kind
+    aten_ops: int  # PyTorch operators dispatched
+    index_tensors: int  # integer tensors made from Python numbers
+    kv_bytes_written: int  # of new keys and values, in the pool
 
 
 @dataclass(frozen=True)
 class DeviceCounts:
     """Counts of what the GPU is asked for in one decode step. source: where they were counted."""
 
-    kernels: Count
-    h2d_copies: Count  # host to device
-    h2d_bytes: Count
-    h2d_synchronizing: Count  # of the copies, those from pageable memory: the host waits for each
-    d2h_copies: Count  # device to host
-    synchronizations: Count  # calls in which the host waits for the GPU, those of copies included
+    kernels: int
+    h2d_copies: int  # host to device
+    h2d_bytes: int
+    h2d_synchronizing: int  # of the copies, those from pageable memory: the host waits for each
+    d2h_copies: int  # device to host
+    synchronizations: int  # calls in which the host waits for the GPU, those of copies included
     source: str
 
 
@@ -38,8 +37,8 @@ class DeviceCounts:
 class CostCard:
     """Counts of one steady decode step of `batch_size` requests. device: None where no GPU's are known."""
 
-    batch_size: Count
-    append_paths: dict[str, Count]
+    batch_size: int
+    append_paths: dict[str, int]
     host: HostCounts
     device: DeviceCounts | None
 
@@ -101,8 +100,8 @@ class CardKey:
 
     model: str
     options: Mapping[str, str]
-    block_size: Count
-    prompt_lens: tuple[Count, ...]
+    block_size: int
+    prompt_lens: tuple[int, ...]
 
     def is_same(self, other: "CardKey") -> bool:
         """Whether two keys name the same step; an option that is not named has its default."""
@@ -114,11 +113,11 @@ class CardKey:
 
 
 @dataclass(frozen=True)
-class RungCard(Sample):
+class RungCard:
     """A cost card that was counted on a rung, with the key it is found by."""
 
     rung: str
-    batch_size: Count
+    batch_size: int
     key: CardKey
     card: CostCard
 
@@ -126,8 +125,6 @@ class RungCard(Sample):
 @dataclass(frozen=True)
 class CostCardRecord(Record):
     """What `python -m labkit.bench cost-card` recorded: cards by rung, model, batch size and prompts."""
-
-    samples: Some[RungCard]
 
     def cards(
         self, lengths: Collection[int], model: str = "random:gpt2", rungs: Sequence[str] | None = None

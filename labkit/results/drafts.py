@@ -6,12 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from labkit.results.comparison import Comparison, Interval, speedup_interval
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Chance, Count, Some
 
 
 @dataclass(frozen=True)
-class DraftedTask(Sample):
+class DraftedTask:
     """One request alone, whose tokens are the same with drafts and without.
 
     task: "summarize", "edit", "code", or "free", whose answer the prompt does not foretell. steps: that its
@@ -21,11 +19,11 @@ class DraftedTask(Sample):
 
     task: str
     name: str
-    prompt_tokens: Count
-    new_tokens: Count
-    steps: Count
-    drafted: Count
-    accepted: Count
+    prompt_tokens: int
+    new_tokens: int
+    steps: int
+    drafted: int
+    accepted: int
     comparison: Comparison
 
     @property
@@ -35,43 +33,25 @@ class DraftedTask(Sample):
 
 
 @dataclass(frozen=True)
-class DraftsRecord(Record):
-    """What `python -m labkit.bench drafts` recorded: a DraftedTask each."""
-
-    samples: Some[DraftedTask]
-
-    def of(self, *tasks: str) -> list[DraftedTask]:
-        """The samples of these tasks."""
-        return [sample for sample in self.samples if sample.task in tasks]
-
-
-@dataclass(frozen=True)
-class DialedRun(Sample):
+class DialedRun:
     """Requests of which each draft is right with a chance that was set.
 
     steps, drafted, accepted: of all runs with drafts, for luck differs from run to run. comparison: seconds
     of decoding, without drafts and with them.
     """
 
-    requests: Count
-    chance: Chance
-    new_tokens: Count
-    steps: Count
-    drafted: Count
-    accepted: Count
+    requests: int
+    chance: float
+    new_tokens: int
+    steps: int
+    drafted: int
+    accepted: int
     comparison: Comparison
 
     @property
     def tokens_a_step(self) -> float:
         """New tokens of each request, without the first, by the steps until all had theirs."""
         return (self.new_tokens - 1) * len(self.comparison.after_samples) / self.steps
-
-
-@dataclass(frozen=True)
-class DialRecord(Record):
-    """What `python -m labkit.bench drafts --acceptance` recorded: a DialedRun each."""
-
-    samples: Some[DialedRun]
 
 
 def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:

@@ -9,47 +9,47 @@ from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
 from labkit.paths import RESULTS, ROOT, require_project
-from labkit.results.comparison import ComparisonRecord
-from labkit.results.cost_cards import CostCardRecord
-from labkit.results.drafts import DialRecord, DraftsRecord
-from labkit.results.fleet import FleetRecord
-from labkit.results.host_time import HostTimeRecord
-from labkit.results.http import HttpRecord, ReplicasRecord
-from labkit.results.kernel_times import AppendTimeRecord, AttentionTimeRecord, TilesRecord
-from labkit.results.loads import LoadsRecord
-from labkit.results.peers import PeersRecord
-from labkit.results.profiles import DeviceTimeRecord, ProfileRecord
-from labkit.results.ranks import RanksRecord
+from labkit.results.comparison import ComparedWorkload
+from labkit.results.cost_cards import CostCardRecord, RungCard
+from labkit.results.drafts import DialedRun, DraftedTask
+from labkit.results.fleet import FleetRecord, FleetRun
+from labkit.results.host_time import HostTimeRecord, RungHostTime
+from labkit.results.http import HttpRecord, HttpRun, ReplicasRecord, ReplicasRun
+from labkit.results.kernel_times import AppendTime, AttentionTime, TunedTile
+from labkit.results.loads import LoadRun, LoadsRecord
+from labkit.results.peers import PeerSample, PeersRecord
+from labkit.results.profiles import DeviceTimeRecord, ProfiledStep, ProfileRecord, TracedStep
+from labkit.results.ranks import RanksRecord, RanksRun
 from labkit.results.record import Host, Record
-from labkit.results.runs import RunsRecord
-from labkit.results.sampling import SamplingRecord
-from labkit.results.typed import Count, read_as
+from labkit.results.runs import RungRun, RunsRecord
+from labkit.results.sampling import SamplingRecord, SamplingRun
+from labkit.results.typed import read_as, read_items
 
 GPU_TESTS = RESULTS / "gpu_tests.json"
-KINDS: dict[str, type[Record]] = {
-    "profile": ProfileRecord,
-    "cost_card": CostCardRecord,
-    "host_time": HostTimeRecord,
-    "kv_append": AppendTimeRecord,
-    "attention": AttentionTimeRecord,
-    "decode_kernels": DeviceTimeRecord,
-    "comparison": ComparisonRecord,
-    "scheduler": RunsRecord,
-    "streaming": RunsRecord,
-    "http": HttpRecord,
-    "ranks": RanksRecord,
-    "replicas": ReplicasRecord,
-    "fleet": FleetRecord,
-    "ladder": RunsRecord,
-    "peers": PeersRecord,
-    "loads": LoadsRecord,
-    "sampling": SamplingRecord,
-    "tiles": TilesRecord,
-    "drafts": DraftsRecord,
-    "drafts_dial": DialRecord,
-    "faults": Record,  # of tests/soak; so are the next
-    "flood": Record,
-    "http_flood": Record,
+KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of its samples
+    "profile": (ProfileRecord, ProfiledStep),
+    "cost_card": (CostCardRecord, RungCard),
+    "host_time": (HostTimeRecord, RungHostTime),
+    "kv_append": (Record, AppendTime),
+    "attention": (Record, AttentionTime),
+    "decode_kernels": (DeviceTimeRecord, TracedStep),
+    "comparison": (Record, ComparedWorkload),
+    "scheduler": (RunsRecord, RungRun),
+    "streaming": (RunsRecord, RungRun),
+    "http": (HttpRecord, HttpRun),
+    "ranks": (RanksRecord, RanksRun),
+    "replicas": (ReplicasRecord, ReplicasRun),
+    "fleet": (FleetRecord, FleetRun),
+    "ladder": (RunsRecord, RungRun),
+    "peers": (PeersRecord, PeerSample),
+    "loads": (LoadsRecord, LoadRun),
+    "sampling": (SamplingRecord, SamplingRun),
+    "tiles": (Record, TunedTile),
+    "drafts": (Record, DraftedTask),
+    "drafts_dial": (Record, DialedRun),
+    "faults": (Record, dict),  # of tests/soak; so are the next
+    "flood": (Record, dict),
+    "http_flood": (Record, dict),
 }
 
 
@@ -84,10 +84,14 @@ def load_all(kind: str) -> dict[str, Any]:
 
 def record_of(raw: Any, name: str) -> Record:
     """The record of a JSON form. Raises RecordError, naming it by `name`, if that is not of its kind."""
-    kind = read_as(dict[str, Any], raw, name).get("kind")
+    kind = read_as(dict, raw, name).get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise RecordError(f"{name} is of no known kind: {shown(kind)}")
-    return KINDS[kind].from_dict(raw, name)
+    of_record, of_sample = KINDS[kind]
+    samples = tuple(read_items((of_sample, ...), raw.get("samples"), f"{name}.samples"))
+    if not samples:
+        raise RecordError(f"{name} has no samples")
+    return read_as(of_record, raw | {"samples": samples}, name)
 
 
 def read_record(path: Path) -> Any:
@@ -115,7 +119,7 @@ def kind_of(path: Path) -> Any:
             first = re.match(rb'\s*{\s*"kind"\s*:\s*"(\w+)"', file.read(100))
         if first:
             return first[1].decode()
-    return read_as(dict[str, Any], read_record(path), f"record {path.stem}").get("kind")
+    return read_as(dict, read_record(path), f"record {path.stem}").get("kind")
 
 
 @dataclass(frozen=True)
@@ -124,11 +128,11 @@ class GpuTests:
 
     date: str
     commit: str
-    passed: Count
-    failed: Count
-    skipped: Count
-    seconds: Count
-    num_gpus: Count
+    passed: int
+    failed: int
+    skipped: int
+    seconds: int
+    num_gpus: int
     host: Host
 
     def to_dict(self) -> dict:

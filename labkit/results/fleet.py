@@ -1,18 +1,16 @@
 """Recorded simulations of many replicas behind a router."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pandas as pd
 
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Time
+from labkit.results.record import Record
 
 GROWS = "from "  # how the event of a fleet that grows begins
 
 
 @dataclass(frozen=True)
-class FleetRun(Sample):
+class FleetRun:
     """A simulated run.
 
     event: what happens in it: replicas that are lost, or that join; "" for nothing. rate, tokens_per_second:
@@ -23,32 +21,24 @@ class FleetRun(Sample):
     alone is measured.
     """
 
-    replicas: Count
+    replicas: int
     policy: str
-    ingresses: Count
+    ingresses: int
     event: str
-    rate: Positive
-    requests: Count
-    refused: Count
-    last_refused: Time
-    tokens_per_second: Positive
-    hits: Time
-    ttft: tuple[Time, Time]
-    most_loaded: Time
-    choice_seconds: Positive
-
-    @property
-    def busy(self) -> float:
-        """The share of a core that choosing takes in each ingress; above 1 it cannot keep up."""
-        return self.rate * self.choice_seconds / self.ingresses
+    rate: float
+    requests: int
+    refused: int
+    last_refused: float
+    tokens_per_second: float
+    hits: float
+    ttft: tuple[float, float]
+    most_loaded: float
+    choice_seconds: float
 
 
 @dataclass(frozen=True)
 class FleetRecord(Record):
     """What `python -m labkit.bench fleet` recorded: a run per fleet, and some in which it grows."""
-
-    samples: tuple[FleetRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {"share": float, "seed": int}
 
     def steady_table(self) -> pd.DataFrame:
         """A row per fleet of which the size is given; times of requests in milliseconds."""
@@ -63,7 +53,7 @@ class FleetRecord(Record):
                 "TTFT p99": f"{1e3 * run.ttft[1]:.2f}",
                 "most on one": f"{run.most_loaded:.0f}",
                 "µs a choice": f"{1e6 * run.choice_seconds:,.0f}",
-                "cores of each ingress": f"{run.busy:,.2f}",
+                "cores of each ingress": f"{run.rate * run.choice_seconds / run.ingresses:,.2f}",
             }
             for number, run in enumerate(run for run in self.samples if not run.event.startswith(GROWS))
         }

@@ -4,29 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Some, Time
+from labkit.results.record import Record
 
 
 @dataclass(frozen=True)
-class HostTime(Sample):
+class HostTime:
     """Seconds that the host takes per decode step of `batch_size` requests, a number per step.
 
     Nothing in them waits for the GPU. A step's time includes that for block tables and that for the append.
     """
 
-    batch_size: Count
-    num_layers: Positive
-    step_seconds: Some[Time]
-    tables_seconds: Some[Time]  # for block tables: making them, or updating the device's slots
-    append_seconds: Some[Time]  # for the append: storing keys and values, or making room for them
+    batch_size: int
+    num_layers: float
+    step_seconds: tuple[float, ...]
+    tables_seconds: tuple[float, ...]  # for block tables: making them, or updating the device's slots
+    append_seconds: tuple[float, ...]  # for the append: storing keys and values, or making room for them
 
     @property
     def step_us(self) -> float:
@@ -73,30 +70,22 @@ def slope_us(times: Sequence[HostTime]) -> float | None:
 
 
 @dataclass(frozen=True)
-class RungHostTime(Sample):
+class RungHostTime(HostTime):
     """The host times of one run on a rung: a sample of a HostTimeRecord."""
 
     rung: str
-    time: HostTime
-
-    FLAT: ClassVar[str] = "time"
 
 
 @dataclass(frozen=True)
 class HostTimeRecord(Record):
-    """What `python -m labkit.bench host-time` recorded: host times by rung and batch size.
-
-    Methods raise RecordError for a rung or a batch size that the record does not have.
-    """
-
-    samples: Some[RungHostTime]
+    """What `python -m labkit.bench host-time` recorded: host times by rung and batch size."""
 
     @property
     def times(self) -> dict[str, list[HostTime]]:
         """Host times by rung, one per batch size, with the steps of all its runs."""
         runs: dict[str, dict[int, list[HostTime]]] = {}
         for sample in self.samples:
-            runs.setdefault(sample.rung, {}).setdefault(sample.time.batch_size, []).append(sample.time)
+            runs.setdefault(sample.rung, {}).setdefault(sample.batch_size, []).append(sample)
         return {
             rung: [reduce(HostTime.with_steps_of, of_size) for of_size in by_size.values()]
             for rung, by_size in runs.items()
@@ -104,10 +93,7 @@ class HostTimeRecord(Record):
 
     def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
         """Host times of a rung at a batch size, one per run, in the order of the record."""
-        runs = [s.time for s in self.only(rung=rung) if s.time.batch_size == batch_size]
-        if not runs:
-            raise RecordError(f"the record has no runs of rung {rung} with batch size {batch_size}")
-        return runs
+        return self.only(rung=rung, batch_size=batch_size)
 
     def time(self, rung: str, batch_size: int) -> HostTime:
         """Host times of a rung at a batch size, the steps of all runs together."""

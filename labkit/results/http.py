@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Time
+from labkit.results.record import Record
 
 IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
 BY_OPENAI = "http, openai's client"
@@ -20,7 +18,7 @@ STEP = 1e-5  # seconds, to which times are kept
 
 
 @dataclass(frozen=True)
-class HttpRun(Sample):
+class HttpRun:
     """A run of all readers. Times are in seconds, as the readers have them.
 
     side: how they were served, one of SIDES. seconds: from the first request to the last token. frames: that
@@ -30,12 +28,12 @@ class HttpRun(Sample):
     """
 
     side: str
-    seconds: Positive
-    tokens: Count
-    frames: Count
-    ttft: tuple[Time, ...]
-    itl: tuple[tuple[Count, Count], ...]
-    busy: Time
+    seconds: float
+    tokens: int
+    frames: int
+    ttft: tuple[float, ...]
+    itl: tuple[tuple[int, int], ...]
+    busy: float
 
     @property
     def rate(self) -> float:
@@ -46,9 +44,6 @@ class HttpRun(Sample):
 @dataclass(frozen=True)
 class HttpRecord(Record):
     """What `python -m labkit.bench http` recorded: runs of each side, in turn."""
-
-    samples: tuple[HttpRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {"readers": int, "max_new_tokens": int}
 
     def rate(self, side: str) -> float:
         """Tokens per second of a side, the median run."""
@@ -98,10 +93,10 @@ class ReplicasRun(HttpRun):
     many requests by each replica, in that order; empty in older records.
     """
 
-    replicas: Count
-    prompt_tokens: Count
-    reused: tuple[Count, ...]
-    answered: tuple[Count, ...]
+    replicas: int
+    prompt_tokens: int
+    reused: tuple[int, ...]
+    answered: tuple[int, ...]
 
     @property
     def reused_share(self) -> float:
@@ -112,15 +107,6 @@ class ReplicasRun(HttpRun):
 @dataclass(frozen=True)
 class ReplicasRecord(Record):
     """What `python -m labkit.bench replicas` recorded: of each number of replicas and policy some runs."""
-
-    samples: tuple[ReplicasRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {
-        "load": str,
-        "requests": int,
-        "prefixes": int,
-        "within": float,
-        "ingresses": int,
-    }
 
     def rate(self, replicas: int, policy: str) -> float:
         """Tokens per second, the median run."""

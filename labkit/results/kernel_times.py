@@ -1,35 +1,31 @@
 """How long kernels take by themselves: the K/V write in each of its forms, attention, and measured tiles."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Some
-
-Numbers = Some[Count]  # block_m, _n, _k, split_k, num_warps, num_stages, and whether there is a ring: 0 or 1
 ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels of attention
 
 
-def median_us(seconds: Some[Positive]) -> float:
+def median_us(seconds: tuple[float, ...]) -> float:
     """Microseconds, the median."""
     return 1e6 * float(np.median(seconds))
 
 
 @dataclass(frozen=True)
-class AppendTime(Sample):
+class AppendTime:
     """Seconds that one layer's write of new keys and values takes for `batch_size` requests, by measurement.
 
     path: the form of the write, such as "full_batch".
     """
 
     path: str
-    batch_size: Count
-    device_seconds: Some[Positive]  # on the GPU alone, launched by a replayed CUDA graph; on a CPU, all
-    host_seconds: Some[Positive]  # to launch it from Python, checks included
-    num_bytes: Count  # new keys and values, read once and written once
+    batch_size: int
+    device_seconds: tuple[float, ...]  # on the GPU alone, launched by a replayed CUDA graph; on a CPU, all
+    host_seconds: tuple[float, ...]  # to launch it from Python, checks included
+    num_bytes: int  # new keys and values, read once and written once
 
     @property
     def device_us(self) -> float:
@@ -48,14 +44,7 @@ class AppendTime(Sample):
 
 
 @dataclass(frozen=True)
-class AppendTimeRecord(Record):
-    """What `python -m labkit.bench kv-append` recorded: an AppendTime per path and batch size."""
-
-    samples: Some[AppendTime]
-
-
-@dataclass(frozen=True)
-class AttentionTime(Sample):
+class AttentionTime:
     """Seconds that one layer's attention and K/V write take, by measurement; on a GPU launched by a graph.
 
     Each of `batch_size` requests has `context_len` tokens in the cache; `splits` programs work per request
@@ -63,13 +52,11 @@ class AttentionTime(Sample):
     """
 
     kernel: str  # ONE_PROGRAM or SPLIT
-    batch_size: Count
-    context_len: Count
-    splits: Count
-    seconds: Some[Positive]
-    num_bytes: Count  # of keys and values in the cache, read once
-
-    ALSO: ClassVar[tuple[str, ...]] = ("us",)
+    batch_size: int
+    context_len: int
+    splits: int
+    seconds: tuple[float, ...]
+    num_bytes: int  # of keys and values in the cache, read once
 
     @property
     def us(self) -> float:
@@ -83,21 +70,7 @@ class AttentionTime(Sample):
 
 
 @dataclass(frozen=True)
-class AttentionTimeRecord(Record):
-    """What `python -m labkit.bench attention` recorded: an AttentionTime by kernel, batch size and length."""
-
-    samples: Some[AttentionTime]
-
-    def to_dict(self) -> dict:
-        """The JSON form of the record, with the copy bandwidth in each sample."""
-        raw = super().to_dict()
-        for sample in raw["samples"]:
-            sample["copy_bytes_per_second"] = self.bandwidth
-        return raw
-
-
-@dataclass(frozen=True)
-class TunedTile(Sample):
+class TunedTile:
     """The fastest tile of a product [rows, K] x [K, N]: a sample of a TilesRecord.
 
     today: the tile that was taken before; if it was as fast, `tile` is the same. seconds: of a launch whose
@@ -105,14 +78,14 @@ class TunedTile(Sample):
     """
 
     product: str
-    N: Count
-    K: Count
-    rows: Count
-    today: Numbers
-    today_seconds: Some[Positive]
-    tile: Numbers
-    seconds: Some[Positive]
-    num_tried: Count
+    N: int
+    K: int
+    rows: int
+    today: tuple[int, ...]  # the fields of a `Tile`
+    today_seconds: tuple[float, ...]
+    tile: tuple[int, ...]
+    seconds: tuple[float, ...]
+    num_tried: int
 
     @property
     def today_us(self) -> float:
@@ -130,7 +103,7 @@ class TunedTile(Sample):
         return self.today_us / self.us
 
 
-def tiles_table(samples: tuple[TunedTile, ...]) -> pd.DataFrame:
+def tiles_table(samples: Sequence[TunedTile]) -> pd.DataFrame:
     """A row per product and number of rows: today's tile, the fastest, and how much faster it is."""
     rows = [
         (
@@ -156,12 +129,3 @@ def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
         f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages{form}",
         f"{us:.2f}",
     )
-
-
-@dataclass(frozen=True)
-class TilesRecord(Record):
-    """What `python -m labkit.bench tune` recorded: a TunedTile per product and number of rows."""
-
-    samples: Some[TunedTile]
-
-    SETTINGS: ClassVar[dict[str, Any]] = {"seconds": Count, "dtype": str}  # of the search, at most

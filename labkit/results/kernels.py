@@ -1,7 +1,7 @@
 """What the kernels of a recorded step are for, told by their names."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from labkit.results.files import load
@@ -46,19 +46,11 @@ def qualified_name(kernel: str) -> str:
 N = TypeVar("N", int, float)
 
 
-def sums(
-    step: TracedStep,
-    names: Sequence[str],
-    name_of: Callable[[KernelTime], str],
-    value_of: Callable[[KernelTime], N],
-) -> dict[str, N]:
-    """Sums over a step's kernels and copies: `value_of` each, by `name_of` it; 0 for a name that none has.
-
-    names: all names that `name_of` can give, in the order of the result.
-    """
-    totals: dict[str, N] = dict.fromkeys(names, 0)
+def sums(step: TracedStep, group_of: Mapping[str, str], value_of: Callable[[KernelTime], N]) -> dict[str, N]:
+    """Sums over a step's kernels and copies: `value_of` each, by the group of its purpose."""
+    totals: dict[str, N] = dict.fromkeys(group_of.values(), 0)
     for kernel in step.kernels:
-        totals[name_of(kernel)] += value_of(kernel)
+        totals[group_of[purpose_of(kernel)]] += value_of(kernel)
     return totals
 
 
@@ -79,24 +71,21 @@ def kernels_per_step(num_layers: int) -> int:
 
 # --- on every rung --------------------------------------------------------------------------------------
 
-PRODUCTS = "products"
-GROUPS = (PRODUCTS, SPLIT_K_SUMS, ATTENTION, LAYER_NORM, EVERY_LAYER, ENDS)
-
-
-def group_of(kernel: KernelTime) -> str:
-    """The group of a kernel, one of GROUPS: its purpose, with all matrix products together."""
-    purpose = purpose_of(kernel)
-    return PRODUCTS if purpose in (FUSED_PRODUCTS, LIBRARY_PRODUCTS) else purpose
+PRODUCTS = "products"  # all matrix products together
+GROUP_OF = {
+    **dict.fromkeys((FUSED_PRODUCTS, LIBRARY_PRODUCTS), PRODUCTS),
+    **{purpose: purpose for purpose in (SPLIT_K_SUMS, ATTENTION, LAYER_NORM, EVERY_LAYER, ENDS)},
+}
 
 
 def group_us(step: TracedStep) -> dict[str, float]:
     """Microseconds of a step's kernels and copies, by group."""
-    return sums(step, GROUPS, group_of, lambda kernel: kernel.us)
+    return sums(step, GROUP_OF, lambda kernel: kernel.us)
 
 
 def group_counts(step: TracedStep) -> dict[str, int]:
     """How many kernels of a step are in each group; copies do not count."""
-    return sums(step, GROUPS, group_of, lambda kernel: 0 if kernel.is_copy else round(kernel.count))
+    return sums(step, GROUP_OF, lambda kernel: 0 if kernel.is_copy else round(kernel.count))
 
 
 def slowest_single(step: TracedStep) -> KernelTime:
@@ -108,20 +97,19 @@ def slowest_single(step: TracedStep) -> KernelTime:
 
 LAYERS, HEAD = "matrices of the layers", "matrix of the head"
 REST, IDLE = "everything else", "nothing: the GPU waits"
-PARTS = (ATTENTION, LAYERS, HEAD, REST)
-PART_OF = {ATTENTION: ATTENTION, FUSED_PRODUCTS: LAYERS, LIBRARY_PRODUCTS: HEAD, SPLIT_K_SUMS: HEAD}
-
-
-def part_of(kernel: KernelTime) -> str:
-    """The part of a step that a kernel belongs to, one of PARTS: a library's matrix product is the head's."""
-    return PART_OF.get(purpose_of(kernel), REST)
+PART_OF = {  # a library's matrix product is the head's
+    ATTENTION: ATTENTION,
+    FUSED_PRODUCTS: LAYERS,
+    **dict.fromkeys((LIBRARY_PRODUCTS, SPLIT_K_SUMS), HEAD),
+    **dict.fromkeys((LAYER_NORM, EVERY_LAYER, ENDS), REST),
+}
 
 
 def part_us(step: TracedStep) -> dict[str, float]:
-    """Microseconds of a step by what they are spent on: each of PARTS, and IDLE."""
-    return sums(step, PARTS, part_of, lambda kernel: kernel.us) | {IDLE: step.idle_us}
+    """Microseconds of a step by what they are spent on: each of the parts, and IDLE."""
+    return sums(step, PART_OF, lambda kernel: kernel.us) | {IDLE: step.step_us - step.gpu_busy_us}
 
 
 def part_counts(step: TracedStep) -> dict[str, float]:
-    """How many kernels and copies of a step belong to each of PARTS."""
-    return sums(step, PARTS, part_of, lambda kernel: kernel.count)
+    """How many kernels and copies of a step belong to each of the parts."""
+    return sums(step, PART_OF, lambda kernel: kernel.count)

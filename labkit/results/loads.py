@@ -3,18 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from labkit.errors import RecordError
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time, read_as
+from labkit.results.record import Record
 
 
 @dataclass(frozen=True)
-class LoadRun(Sample):
+class LoadRun:
     """A run of a load through an engine, timed from outside by the wall clock, in seconds.
 
     equal_requests: that got the tokens of the load's first run; None where they are drawn. ttft, itl_us: of
@@ -23,11 +20,11 @@ class LoadRun(Sample):
 
     load: str
     engine: str
-    seconds: Positive
-    tokens: Count
-    equal_requests: Count | None
-    ttft: tuple[Time, ...] = ()
-    itl_us: tuple[Count, ...] = ()
+    seconds: float
+    tokens: int
+    equal_requests: int | None
+    ttft: tuple[float, ...] = ()
+    itl_us: tuple[int, ...] = ()
 
     @property
     def tokens_per_second(self) -> float:
@@ -36,42 +33,28 @@ class LoadRun(Sample):
 
 
 @dataclass(frozen=True)
-class LoadLimit(Sample):
+class LoadLimit:
     """The least that a load can take, of exactly what was asked.
 
     tokens: asked for. num_bytes: that decoding moves. steps: of decoding, the fewest. prompt_flops: of the
     prompts, what several begin with counted once. last_arrival: seconds after the start.
     """
 
-    tokens: Count
-    num_bytes: Positive
-    steps: Count
-    prompt_flops: Time
-    last_arrival: Time
+    tokens: int
+    num_bytes: float
+    steps: int
+    prompt_flops: float
+    last_arrival: float
 
 
 @dataclass(frozen=True)
-class LoadsRecord(WorkloadRecord):
+class LoadsRecord(Record):
     """What `python -m labkit.bench loads` recorded: runs by load and engine.
 
-    Methods raise RecordError for a load that the record does not have, and those that take an engine for one
-    that did not run the load.
+    Among its settings are limits, a LoadLimit for each load; left_out, engines that did not run a load, with
+    the reason; kernels, of a decode step of the last rung; chain_seconds, of as many that do next to nothing,
+    one after the other: on a CPU neither was measured.
     """
-
-    samples: Some[LoadRun]
-
-    # left_out: engines that did not run a load, with the reason. kernels: of a decode step of the last rung;
-    # chain_seconds: of as many that do next to nothing, one after the other; on a CPU neither was measured.
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        **WorkloadRecord.SETTINGS,
-        "rate": Positive,
-        "limits": dict[str, LoadLimit],
-        "left_out": dict[str, dict[str, str]],
-        "versions": dict[str, str],
-        "matmul_rate": Positive,
-        "kernels": Count | None,
-        "chain_seconds": Positive | None,
-    }
 
     @property
     def loads(self) -> list[str]:
@@ -94,25 +77,9 @@ class LoadsRecord(WorkloadRecord):
             return None
         return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
 
-    def percentiles_ms(self, load: str, engine: str) -> dict[str, tuple[float, float]]:
-        """Milliseconds of TTFT and ITL, p50 and p99, of all runs' requests.
-
-        Raises RecordError where the load's requests come all at once.
-        """
-        runs = self.only(load=load, engine=engine)
-        felt = {
-            "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
-            "ITL": [us / 1e3 for run in runs for us in run.itl_us],
-        }
-        if not all(felt.values()):
-            raise RecordError(f"the requests of {load!r} come all at once: no latency was recorded")
-        return {name: tuple(np.percentile(values, (50, 99)).tolist()) for name, values in felt.items()}
-
     def limit_of(self, load: str) -> LoadLimit:
         """What the load asks at least."""
-        if load not in self.limits:
-            raise RecordError(f"the record has no load {load!r}; it has {', '.join(self.loads)}")
-        return read_as(LoadLimit, self.limits[load], load)
+        return LoadLimit(**self.limits[load])
 
     def limit_rate(self, load: str) -> float:
         """The most tokens per second: bytes at the copy bandwidth, prompts at a large product's rate, and no
@@ -145,13 +112,16 @@ class LoadsRecord(WorkloadRecord):
     def latency_table(self) -> pd.DataFrame:
         """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
         another."""
-        rows = {
-            run.engine: {
-                f"{name} p{p} (ms)": f"{ms:,.1f}"
-                for name, both in self.percentiles_ms(run.load, run.engine).items()
-                for p, ms in zip((50, 99), both, strict=True)
+        rows = {}
+        for engine in dict.fromkeys(run.engine for run in self.samples if run.ttft):
+            runs = [run for run in self.only(engine=engine) if run.ttft]
+            felt = {
+                "TTFT": [1e3 * seconds for run in runs for seconds in run.ttft],
+                "ITL": [us / 1e3 for run in runs for us in run.itl_us],
             }
-            for run in self.samples
-            if run.ttft
-        }
+            rows[engine] = {
+                f"{name} p{p} (ms)": f"{np.percentile(values, p):,.1f}"
+                for name, values in felt.items()
+                for p in (50, 99)
+            }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")

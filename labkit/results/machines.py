@@ -32,12 +32,12 @@ def host_time_lines(batch_size: int = 64) -> Lines:
     """
 
     def nearest(record: HostTimeRecord) -> int:
-        sizes = {sample.time.batch_size for sample in record.samples}
+        sizes = {sample.batch_size for sample in record.samples}
         return min(sizes, key=lambda size: (abs(log(size / batch_size)), size))
 
     def values(record: HostTimeRecord) -> dict[str, float]:
         size = nearest(record)
-        of_size = [sample for sample in record.samples if sample.time.batch_size == size]
+        of_size = [sample for sample in record.samples if sample.batch_size == size]
         return {sample.rung: record.time(sample.rung, size).step_us for sample in of_size}
 
     return _lines("host_time", lambda record: f"B = {nearest(record)}", values)

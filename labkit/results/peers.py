@@ -2,31 +2,26 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar
 
 import pandas as pd
 
-from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time
+from labkit.results.record import Record
 
 OURS = "labkit"  # engines whose names begin so
 
 
 @dataclass(frozen=True)
-class PeerSample(Sample):
+class PeerSample:
     """A run of the workload through one engine, timed from outside, in seconds; what is not known is None."""
 
     engine: str
-    seconds: Positive
-    first_token_seconds: Time | None  # to the first batch's first tokens
-    tokens: Count
-    decode_tokens_per_second: Time | None  # after the first tokens, where one batch holds all requests
-    equal_requests: Count  # requests that got the tokens of the record's first run
-    limit_seconds: Time
-
-    ALSO: ClassVar[tuple[str, ...]] = ("tokens_per_second",)
+    seconds: float
+    first_token_seconds: float | None  # to the first batch's first tokens
+    tokens: int
+    decode_tokens_per_second: float | None  # after the first tokens, where one batch holds all requests
+    equal_requests: int  # requests that got the tokens of the record's first run
+    limit_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -35,20 +30,8 @@ class PeerSample(Sample):
 
 
 @dataclass(frozen=True)
-class PeersRecord(WorkloadRecord):
-    """What `python -m labkit.bench peers` recorded: runs by engine.
-
-    Methods and properties raise RecordError for an engine that the record has no runs of.
-    """
-
-    samples: Some[PeerSample]
-
-    SETTINGS: ClassVar[dict[str, Any]] = {
-        **WorkloadRecord.SETTINGS,
-        "left_out": dict[str, str],  # engines that were meant to run, by name, with the reason
-        "static_cache_compiled": bool | None,  # whether transformers compiled its forward for that cache
-        "versions": dict[str, str],  # of the other engines, by package
-    }
+class PeersRecord(Record):
+    """What `python -m labkit.bench peers` recorded: runs by engine."""
 
     @property
     def engines(self) -> list[str]:
@@ -59,12 +42,6 @@ class PeersRecord(WorkloadRecord):
         """An engine's tokens per second of whole runs, the median."""
         return median(run.tokens_per_second for run in self.only(engine=engine))
 
-    def decode_rate(self, engine: str) -> float | None:
-        """An engine's tokens per second after the first tokens, the median; None where no run knows it."""
-        rates = [run.decode_tokens_per_second for run in self.only(engine=engine)]
-        known = [rate for rate in rates if rate is not None]
-        return median(known) if known else None
-
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
         theirs, ours = (tuple(run.seconds for run in self.only(engine=name)) for name in (engine, reference))
@@ -73,19 +50,12 @@ class PeersRecord(WorkloadRecord):
     @property
     def ours(self) -> str:
         """The name of labkit's last rung in the record, such as "labkit 10"."""
-        return max(self._engines_of(ours=True))
+        return max(engine for engine in self.engines if engine.startswith(OURS))
 
     @property
     def theirs(self) -> str:
         """The name of the fastest engine that is not labkit."""
-        return max(self._engines_of(ours=False), key=self.rate)
-
-    def _engines_of(self, ours: bool) -> list[str]:
-        """The engines that are labkit, or those that are not. Raises RecordError if the record has none."""
-        if found := [engine for engine in self.engines if engine.startswith(OURS) == ours]:
-            return found
-        whose = OURS if ours else "another engine"
-        raise RecordError(f"the record has no runs of {whose}; it has {', '.join(self.engines)}")
+        return max((each for each in self.engines if not each.startswith(OURS)), key=self.rate)
 
     def same_tokens(self, engine: str) -> int:
         """How many requests had the tokens of the record's first run, in the worst of the engine's runs."""
@@ -95,11 +65,12 @@ class PeersRecord(WorkloadRecord):
         """A row per engine: whole runs, decoding alone, and the wait for the first token."""
         rows = {}
         for engine in self.engines:
-            runs, decode = self.only(engine=engine), self.decode_rate(engine)
+            runs = self.only(engine=engine)
+            decode = [rate for run in runs if (rate := run.decode_tokens_per_second) is not None]
             first = [1e3 * s for run in runs if (s := run.first_token_seconds) is not None]
             rows[engine] = {
                 "tokens/s": f"{self.rate(engine):,.0f}",
-                "decode tokens/s": f"{decode:,.0f}" if decode else "",
+                "decode tokens/s": f"{median(decode):,.0f}" if decode else "",
                 "first token (ms)": f"{median(first):.1f}" if first else "",
                 "% of limit": f"{100 * median(run.limit_seconds / run.seconds for run in runs):.1f}",
             }

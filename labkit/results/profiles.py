@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Some, Time
+from labkit.results.record import Record
 
 
 class Span(NamedTuple):
@@ -24,8 +23,8 @@ class Span(NamedTuple):
 class StepProfile:
     """A profiled decode step: named ranges on the CPU, the operators inside them, and the GPU's kernels."""
 
-    batch_size: Count
-    duration: Positive  # microseconds
+    batch_size: int
+    duration: float  # microseconds
     ranges: tuple[Span, ...]
     operators: tuple[Span, ...]  # aten operators that no other operator called
     kernels: tuple[Span, ...]  # empty on a CPU
@@ -42,8 +41,8 @@ class StepProfile:
         totals["(rest of the step)"] = self.duration - sum(totals.values())
         inside = dict.fromkeys(totals, 0)
         for op in self.operators:
-            home = next((r.name for r in self.ranges if is_inside(op, r)), "(rest of the step)")
-            inside[home] += 1
+            homes = (r.name for r in self.ranges if is_inside(op, r))
+            inside[next(homes, "(rest of the step)")] += 1
         return pd.DataFrame(
             {
                 "microseconds": {n: round(t) for n, t in totals.items()},
@@ -67,17 +66,17 @@ def is_inside(inner: Span, outer: Span) -> bool:
 
 
 @dataclass(frozen=True)
-class ProfiledStep(Sample):
+class ProfiledStep:
     """Timed decode steps of `batch_size` requests, in seconds, and one more that was profiled.
 
     append_paths: how often each ran in the timed steps. limit_seconds: the least that such a step can take.
     """
 
     rung: str
-    batch_size: Count
-    step_seconds: Some[Positive]
-    append_paths: dict[str, Count]
-    limit_seconds: Positive
+    batch_size: int
+    step_seconds: tuple[float, ...]
+    append_paths: dict[str, int]
+    limit_seconds: float
     profile: StepProfile
 
     @property
@@ -89,8 +88,6 @@ class ProfiledStep(Sample):
 @dataclass(frozen=True)
 class ProfileRecord(Record):
     """What `python -m labkit.bench profile` recorded: a ProfiledStep per batch size."""
-
-    samples: Some[ProfiledStep]
 
     @property
     def largest(self) -> ProfiledStep:
@@ -107,7 +104,7 @@ class KernelTime:
 
     name: str
     count: float
-    us: Time  # microseconds of all its runs in a step
+    us: float  # microseconds of all its runs in a step
 
     @property
     def is_copy(self) -> bool:
@@ -116,25 +113,18 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
-class TracedStep(Sample):
+class TracedStep:
     """A traced decode step of `batch_size` requests with `context_len` tokens each.
 
     Times are in microseconds, the mean of several steps.
     """
 
     rung: str
-    batch_size: Count
-    context_len: Count
-    step_us: Positive
-    gpu_busy_us: Time
+    batch_size: int
+    context_len: int
+    step_us: float
+    gpu_busy_us: float
     kernels: tuple[KernelTime, ...]  # those that take longest first
-
-    ALSO: ClassVar[tuple[str, ...]] = ("idle_share",)
-
-    @property
-    def idle_us(self) -> float:
-        """Microseconds of the step in which the GPU does nothing."""
-        return self.step_us - self.gpu_busy_us
 
     @property
     def idle_share(self) -> float:
@@ -150,8 +140,6 @@ class TracedStep(Sample):
 @dataclass(frozen=True)
 class DeviceTimeRecord(Record):
     """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
-
-    samples: Some[TracedStep]
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:

@@ -2,20 +2,18 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record, Sample
-from labkit.results.typed import Count, Positive, Time
+from labkit.results.record import Record
 
 ONE, CUT, CUT_NCCL = "one", "cut", "cut, sums by NCCL"
 SUMS = ("residual_sum", "AllReduce")  # in names of kernels that make a sum over GPUs, or add one
 
 
 @dataclass(frozen=True)
-class RanksRun(Sample):
+class RanksRun:
     """The decode steps of requests that were served together.
 
     side: on how many GPUs: ONE, CUT or CUT_NCCL. kernels_us: microseconds of each kernel, by name, in a step
@@ -23,10 +21,10 @@ class RanksRun(Sample):
     """
 
     side: str
-    requests: Count
-    decode_seconds: Positive
-    decoded_tokens: Count
-    kernels_us: dict[str, Time]
+    requests: int
+    decode_seconds: float
+    decoded_tokens: int
+    kernels_us: dict[str, float]
 
     @property
     def rate(self) -> float:
@@ -37,9 +35,6 @@ class RanksRun(Sample):
 @dataclass(frozen=True)
 class RanksRecord(Record):
     """What `python -m labkit.bench ranks` recorded: runs of each side in turn, by number of requests."""
-
-    samples: tuple[RanksRun, ...]
-    SETTINGS: ClassVar[dict[str, type]] = {"ranks": int, "max_new_tokens": int}
 
     def rate(self, side: str, requests: int) -> float:
         """Decode tokens per second of a side, the median run."""

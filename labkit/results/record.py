@@ -1,33 +1,11 @@
 """What every record has: where it comes from, the settings of the command that made it, and its samples."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any
 
 from labkit.errors import RecordError
-from labkit.results.typed import Count, Positive, Some, read_as, read_fields
 
 KINDS_OF_CPU = ("x86_64", "AMD64", "aarch64", "arm64")
-
-
-class Sample:
-    """A dataclass of raw numbers as JSON: an object with its fields.
-
-    FLAT: a field whose own fields stand beside the others. ALSO: properties that are written, too.
-    """
-
-    FLAT: ClassVar[str | None] = None
-    ALSO: ClassVar[tuple[str, ...]] = ()
-
-    def to_dict(self) -> dict:
-        """The JSON form; `from_dict` reads it."""
-        raw = dict(vars(self)) if self.FLAT else asdict(self)  # type: ignore[call-overload]
-        beside = raw.pop(self.FLAT).to_dict() if self.FLAT else {}
-        return {**raw, **beside, **{name: getattr(self, name) for name in self.ALSO}}
-
-    @classmethod
-    def from_dict(cls, raw: dict, where: str = "the record") -> Self:
-        """The sample of a JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
-        return read_fields(cls, raw, where, cls.FLAT)
 
 
 @dataclass(frozen=True)
@@ -40,7 +18,7 @@ class Host:
     device: str
     driver: str | None
     cpu: str
-    cpu_cores: Count | None
+    cpu_cores: int | None
     python: str
     torch: str
     triton: str | None
@@ -71,12 +49,10 @@ class Record:
     commit: str
     command: str
     host: Host
-    bandwidth: Positive
+    bandwidth: float
     settings: dict[str, Any]
-    samples: Some[Any]
-    read_bandwidth: Positive | None = None
-
-    SETTINGS: ClassVar[dict[str, Any]] = {}  # the types of those that are relied on, beside the model's name
+    samples: tuple[Any, ...]
+    read_bandwidth: float | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in (settings := self.__dict__.get("settings", {})):
@@ -99,24 +75,11 @@ class Record:
         raw |= {"host": self.host.to_dict(), "bandwidth": self.bandwidth}
         if self.read_bandwidth is not None:
             raw["read_bandwidth"] = self.read_bandwidth
-        samples = [s if isinstance(s, dict) else s.to_dict() for s in self.samples]
-        return {**raw, "settings": dict(self.settings), "samples": samples}
-
-    @classmethod
-    def from_dict(cls, raw: dict, where: str = "the record") -> Self:
-        """A record of its JSON form. Raises RecordError saying what is wrong with it."""
-        record = read_fields(cls, raw, where)
-        for name, kind in {"model": str, **cls.SETTINGS}.items():
-            if name not in record.settings:
-                raise RecordError(f"{where}.settings lacks {name}")
-            read_as(kind, record.settings[name], f"{where}.settings.{name}")
-        return record
+        return {**raw, "settings": dict(self.settings), "samples": list(map(as_json, self.samples))}
 
 
-@dataclass(frozen=True)
-class WorkloadRecord(Record):
-    """A record of a workload: requests that are served together."""
-
-    SETTINGS: ClassVar[dict[str, Any]] = dict.fromkeys(
-        ("num_requests", "max_new_tokens", "max_batch_size"), Count
-    )
+def as_json(sample: Any) -> dict:
+    """The JSON form of a sample: a dict as it is, of a dataclass its fields, or what it says itself."""
+    if isinstance(sample, dict):
+        return sample
+    return sample.to_dict() if hasattr(sample, "to_dict") else asdict(sample)

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice, repeat
+from dataclasses import dataclass
+from itertools import groupby, islice
 from statistics import median
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some, Time, read_as, read_fields
+from labkit.results.record import Record
+from labkit.results.typed import read_as, read_fields
 
 PERCENTILES = (50, 90, 95, 99)
 ROUNDED = ("ttft", "queue_wait", "tpot", "latency")  # of the latencies: recorded to a tenth of a microsecond
@@ -29,13 +29,13 @@ class LatencyMetrics:
     Latency, without more: from arrival to the last token.
     """
 
-    ttft: tuple[Time, ...]
-    queue_wait: tuple[Time, ...]  # the part of TTFT before the prefill began
-    tpot: tuple[Time, ...]  # of the requests with two tokens or more
-    itl: tuple[Time, ...]
-    latency: tuple[Time, ...]
-    tokens: Count
-    span: Positive  # from the first arrival to the last token
+    ttft: tuple[float, ...]
+    queue_wait: tuple[float, ...]  # the part of TTFT before the prefill began
+    tpot: tuple[float, ...]  # of the requests with two tokens or more
+    itl: tuple[float, ...]
+    latency: tuple[float, ...]
+    tokens: int
+    span: float  # from the first arrival to the last token
 
     @property
     def throughput(self) -> float:
@@ -57,17 +57,17 @@ class LatencyMetrics:
 
 
 @dataclass(frozen=True)
-class Run(Sample):
+class Run:
     """One run of a workload through an engine. Times are in seconds."""
 
-    seconds: Positive  # from the first arrival until the last token was handed out
-    prefill_seconds: Time
-    decode_seconds: Time  # 0 where nothing was decoded
-    decoded_tokens: Count  # by decode steps; a request's first token comes from its prefill
-    decode_steps: Count
-    append_paths: dict[str, Count]  # how often each ran
-    prompt_lens: tuple[Count, ...]  # of each request, in the order they ended
-    new_tokens: tuple[Count, ...]  # tokens that each request made
+    seconds: float  # from the first arrival until the last token was handed out
+    prefill_seconds: float
+    decode_seconds: float  # 0 where nothing was decoded
+    decoded_tokens: int  # by decode steps; a request's first token comes from its prefill
+    decode_steps: int
+    append_paths: dict[str, int]  # how often each ran
+    prompt_lens: tuple[int, ...]  # of each request, in the order they ended
+    new_tokens: tuple[int, ...]  # tokens that each request made
     latency: LatencyMetrics
 
     @property
@@ -123,52 +123,35 @@ class Run(Sample):
     @classmethod
     def from_dict(cls, raw: dict, where: str = "the record") -> Self:
         """A run from its JSON form. Raises RecordError saying what is wrong with it, and `where` it is."""
-        groups = read_as(Groups, raw.get("itl_us"), f"{where}.itl_us")
-        check_groups(groups, read_as(tuple[Count, ...], raw.get("new_tokens"), f"{where}.new_tokens"), where)
-        each = chain.from_iterable(repeat([gap / 1e6 for gap in us], n) for n, us in groups)
-        felt = {**raw, "itl": (), "span": raw.get("seconds")}
-        run = read_fields(cls, {**raw, "latency": felt}, where)
-        return replace(run, latency=replace(run.latency, itl=tuple(chain.from_iterable(each))))
-
-
-Groups = tuple[tuple[Count, tuple[float, ...]], ...]
+        groups = read_as(tuple[tuple[int, tuple[float, ...]], ...], raw.get("itl_us"), f"{where}.itl_us")
+        most = len(read_as(list, raw.get("new_tokens"), f"{where}.new_tokens"))
+        if any(count > most for count, _ in groups):  # or a wrong number would make a list of that length
+            raise RecordError(f"{where}.itl_us has the gaps of more requests than new_tokens")
+        itl = tuple(gap / 1e6 for count, us in groups for gap in us * count)
+        latency = {**raw, "itl": itl, "span": raw.get("seconds")}
+        return read_fields(cls, {**raw, "latency": latency}, where)
 
 
 @dataclass(frozen=True)
-class RungRun(Sample):
+class RungRun(Run):
     """A workload's run on a rung. limit_seconds: the least that decoding its tokens can take there."""
 
     rung: str
-    run: Run
-    limit_seconds: Time
-
-    FLAT: ClassVar[str] = "run"
-
-    @property
-    def limit_rate(self) -> float:
-        """The most tokens per second that decoding can reach. Raises RecordError if none was decoded."""
-        if not self.limit_seconds:
-            raise RecordError("a run of the record decoded nothing, so it has no rate")
-        return self.run.decoded_tokens / self.limit_seconds
+    limit_seconds: float
 
 
 @dataclass(frozen=True)
-class RunsRecord(WorkloadRecord):
-    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung.
-
-    Methods raise RecordError for a rung that the record has no runs of.
-    """
-
-    samples: Some[RungRun]
+class RunsRecord(Record):
+    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung."""
 
     @property
     def runs(self) -> list[Run]:
         """All runs, in the order of the record."""
-        return [sample.run for sample in self.samples]
+        return list(self.samples)
 
     def runs_of(self, rung: str) -> list[Run]:
         """A rung's runs, in the order of the record. Raises RecordError if there are none."""
-        return [sample.run for sample in self.only(rung=rung)]
+        return self.only(rung=rung)
 
     @property
     def _rungs(self) -> list[str]:
@@ -186,7 +169,7 @@ class RunsRecord(WorkloadRecord):
     @property
     def limit(self) -> float:
         """The most decode tokens per second that the device allows for this workload."""
-        return median(sample.limit_rate for sample in self.samples)
+        return median(sample.decoded_tokens / sample.limit_seconds for sample in self.samples)
 
     def share_of_limit(self, rung: str) -> float:
         """A rung's decode rate over the most that the device allows, 0 to 1."""
@@ -273,15 +256,3 @@ def grouped(gaps: Sequence[int], new_tokens: Sequence[int]) -> list[list]:
     rest = iter(gaps)
     by_request = [list(islice(rest, count)) for count in counts]
     return [[len(list(same)), own] for own, same in groupby(by_request)]
-
-
-def check_groups(groups: Sequence[Sequence], new_tokens: Sequence[int], where: str) -> None:
-    """Raises RecordError unless `grouped` can have made the groups: a number in a file is no reason to make a
-    list of that length."""
-    if len(groups) == 1 and groups[0][0] == 1:  # gaps between chunks
-        return
-    if sum(count for count, _ in groups) == len(new_tokens):
-        made = [len(gaps) + 1 for count, gaps in groups for _ in range(count)]
-        if made == list(new_tokens):
-            return
-    raise RecordError(f"{where}.itl_us has other gaps than those between the tokens of new_tokens")

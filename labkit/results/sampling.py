@@ -6,12 +6,11 @@ from statistics import median
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Sample, WorkloadRecord
-from labkit.results.typed import Count, Positive, Some
+from labkit.results.record import Record
 
 
 @dataclass(frozen=True)
-class SamplingRun(Sample):
+class SamplingRun:
     """A run of a workload on a rung. manner: how its requests pick their tokens. Seconds are those of
     decoding alone, over its `decode_steps`.
 
@@ -20,20 +19,15 @@ class SamplingRun(Sample):
 
     manner: str
     rung: str
-    decode_seconds: Positive
-    decode_steps: Positive
-    tokens: Count
-    equal_requests: Count
+    decode_seconds: float
+    decode_steps: float
+    tokens: int
+    equal_requests: int
 
 
 @dataclass(frozen=True)
-class SamplingRecord(WorkloadRecord):
-    """What `python -m labkit.bench sampling` recorded: two rungs in turn, for each manner of sampling.
-
-    Methods raise RecordError for a manner or a rung that the record does not have.
-    """
-
-    samples: Some[SamplingRun]
+class SamplingRecord(Record):
+    """What `python -m labkit.bench sampling` recorded: two rungs in turn, for each manner of sampling."""
 
     @property
     def manners(self) -> list[str]:

@@ -50,7 +50,19 @@ def draw_accesses(
         place.set_xlim(-0.1, num_columns + 0.1)
     many = "" if len(run.programs) == 1 else "s"
     axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}", pad=22)
-    _draw_legend(axes[0, 0], colours)
+    told = colours if len(colours) <= len(COLOURS) else {}  # where they tell the programs apart
+    looks = {f"{each}" if i else f"program {each}": told[each] for i, each in enumerate(told)}
+    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
+    axes[0, 0].legend(
+        handles=patches,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(patches),
+        fontsize=7.5,
+        handlelength=1,
+        columnspacing=1,
+        borderaxespad=0.2,
+    )
     return fig
 
 
@@ -132,20 +144,3 @@ def _draw_cell(
             alpha = 1 if writers else READ_ALPHA
             box(axes, place, 1, height, fc=shade, alpha=alpha, lw=0)
     box(axes, (x, y), 1, 1, fill=False, ec="#CCCCCC", lw=0.5)
-
-
-def _draw_legend(axes: Axes, colours: Mapping[Program, str]) -> None:
-    """The colours of programs, if they tell them apart, and what pale and full mean."""
-    told = colours if len(colours) <= len(COLOURS) else {}
-    looks = {f"{each}" if i else f"program {each}": told[each] for i, each in enumerate(told)}
-    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
-    axes.legend(
-        handles=patches,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(patches),
-        fontsize=7.5,
-        handlelength=1,
-        columnspacing=1,
-        borderaxespad=0.2,
-    )

@@ -39,7 +39,15 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     for row, pair in enumerate(pairs.values()):
         whole = sum(pair[0].values())
         for place, parts in enumerate(pair):
-            _draw_shares(axes, row + 0.36 * place, parts, whole, names[place])
+            y, left = row + 0.36 * place, 0.0
+            for part, microseconds in parts.items():
+                share = 100 * microseconds / whole
+                axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
+                if share > 8:
+                    write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
+                left += share
+            total = f"rung {names[place]}: {sum(parts.values()):,.0f} µs"
+            beside(axes, y, total, fontsize=9, color=INK)
     axes.set_yticks(np.arange(len(pairs)) + 0.18, list(pairs))
     axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
     axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
@@ -48,17 +56,6 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     handles = keys({part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in parts})
     axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
     return fig
-
-
-def _draw_shares(axes: Axes, y: float, parts: Parts, whole: float, name: str) -> None:
-    left = 0.0
-    for part, microseconds in parts.items():
-        share = 100 * microseconds / whole
-        axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
-        if share > 8:
-            write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
-        left += share
-    beside(axes, y, f"rung {name}: {sum(parts.values()):,.0f} µs", fontsize=9, color=INK)
 
 
 @styled
@@ -283,34 +280,27 @@ def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
     fig, (steps, guesses) = figure(
         1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
     )
-    _draw_steps(steps, rows)
-    _draw_guesses(guesses, rows)
+    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
+    steps.barh([*shares], [*shares.values()], 0.5, color=GREEN)
+    steps.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
+    steps.set_xlim(-0.5, 1.5)
+    steps.set_xticks([])
+    steps.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
+    guesses.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
+    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
+    for factor, place in scored:
+        guesses.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
+    guesses.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
+    guesses.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
+    guesses.minorticks_off()
+    guesses.grid(axis="y")
+    near = sum(factor <= NEAR for factor, _ in scored)
+    guesses.set_title("Predictions: how far off")
+    guesses.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
+    if not scored:
+        where = {"ha": "center", "color": GREY_INK, "transform": guesses.transAxes}
+        guesses.text(0.5, 0.5, "no prediction scored yet", **where)
+        guesses.grid(color=GREY, alpha=0.2)
     name_rows(steps, [row.title for row in rows])
     steps.tick_params(axis="y", length=0)
     return fig
-
-
-def _draw_steps(axes: Axes, rows: Sequence[ProgressRow]) -> None:
-    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
-    axes.barh([*shares], [*shares.values()], 0.5, color=GREEN)
-    axes.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
-    axes.set_xlim(-0.5, 1.5)
-    axes.set_xticks([])
-    axes.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
-
-
-def _draw_guesses(axes: Axes, rows: Sequence[ProgressRow]) -> None:
-    axes.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
-    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
-    for factor, place in scored:
-        axes.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
-    axes.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
-    axes.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
-    axes.minorticks_off()
-    axes.grid(axis="y")
-    near = sum(factor <= NEAR for factor, _ in scored)
-    axes.set_title("Predictions: how far off")
-    axes.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
-    if not scored:
-        axes.text(0.5, 0.5, "no prediction scored yet", ha="center", color=GREY_INK, transform=axes.transAxes)
-        axes.grid(color=GREY, alpha=0.2)

@@ -43,7 +43,16 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     bottom.set_title(f"Physical blocks: layer {snap.layer_idx}'s pool")
     for index in range(snap.num_blocks):
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
-        _draw_physical(bottom, snap, index, x, y)
+        holders = [s for s in snap.sequences if index in s.block_indices]
+        length, edge = (snap.blocks[index].length, INK) if holders else (0, GREY)
+        box(bottom, (x, y), snap.block_size, 1, fc=PALE if holders else "white", lw=0)
+        for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
+            height = 1 / len(holders)
+            box(bottom, (x, y + stripe * height), length, height, fc=colour_of(holder), alpha=0.6, lw=0)
+        shared = len(holders) > 1
+        box(bottom, (x, y), snap.block_size, 1, fill=False, ec=edge, lw=2 if shared else 0.8)
+        label = f"{index}" + (f" · held by {len(holders)}" if shared else "" if holders else " · free")
+        bottom.text(x, y + 1.06, label, va="bottom", fontsize=7, color=edge)
     for axes, height in ((top, heights[0]), (bottom, heights[1])):
         axes.set(xlim=(-0.1, CELLS_ACROSS + 0.1), ylim=(1.6 - height, 1.55))
         axes.axis("off")
@@ -71,19 +80,6 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
         number = f"block {sequence.block_indices[place]}"
         axes.text(x + block_size / 2, y + 1.04, number, ha="center", va="bottom", fontsize=7, color=INK)
         x += block_size + 0.25
-
-
-def _draw_physical(axes: Axes, snap: BlocksSnapshot, index: int, x: float, y: float) -> None:
-    holders = [s for s in snap.sequences if index in s.block_indices]
-    length = snap.blocks[index].length if holders else 0
-    box(axes, (x, y), snap.block_size, 1, fc=PALE if holders else "white", lw=0)
-    for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
-        height = 1 / len(holders)
-        box(axes, (x, y + stripe * height), length, height, fc=colour_of(holder), alpha=0.6, lw=0)
-    shared = len(holders) > 1
-    box(axes, (x, y), snap.block_size, 1, fill=False, ec=INK if holders else GREY, lw=2 if shared else 0.8)
-    label = f"{index}" + (f" · held by {len(holders)}" if shared else "" if holders else " · free")
-    axes.text(x, y + 1.06, label, va="bottom", fontsize=7, color=INK if holders else GREY)
 
 
 def colour_of(sequence: SequenceView) -> str:

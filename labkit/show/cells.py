@@ -34,7 +34,11 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError for rows of more than
     MOST_CELLS numbers.
     """
-    touched = {name: _touched(accesses, name) for name in shapes}
+    programs = sorted({access.program for access in accesses})
+    touched: dict[str, dict[int, set[int]]] = {name: {} for name in shapes}  # by place: numbers of programs
+    for access in accesses:
+        for place in access.places if access.tensor in touched else ():
+            touched[access.tensor].setdefault(place, set()).add(programs.index(access.program))
     cells: dict[str, dict[int, tuple[int, int]]] = {}  # row and column of each place, those beyond among them
     for name, (count, columns) in shapes.items():
         places = sorted({*range(count * columns), *touched[name]})
@@ -46,14 +50,27 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
         raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
     height = sum(rows.values()) + 1.3 * len(shapes)
     fig, axes = figure(0.55 + 0.3 * height)
-    titles = {name: f"{name}: {_done(accesses, name)}" for name in shapes}
+    titles = {}
+    for name in shapes:
+        done = [DONE[kind] for kind in sorted({each.kind for each in accesses if each.tensor == name})]
+        titles[name] = f"{name}: {' and '.join(done) or 'left alone'}"
     fig.set_label("What each program touches. " + ". ".join(titles.values()))
     top = 0.0
     for name, shape in shapes.items():
         axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
-        _draw_tensor(axes, top - 1.1, prod(shape), cells[name], touched[name])
+        for place, (row, x) in cells[name].items():
+            y = top - 1.1 - row - 1
+            box(axes, (x, y), 1, 1, fc=PALE, lw=0)
+            owners = sorted(touched[name].get(place, ()))
+            for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
+                part = 1 / len(owners)
+                box(axes, (x, y + stripe * part), 1, part, fc=colour(owner), alpha=0.6, lw=0)
+            edge = {"edgecolor": INK, "lw": 0.6}
+            if not 0 <= place < prod(shape):
+                edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
+            box(axes, (x, y), 1, 1, fill=False, **edge)
+            write(axes, x + 0.5, y + 0.5, str(place), fontsize=8.5, color=INK)
         top -= rows[name] + 1.3
-    programs = sorted({access.program for access in accesses})
     looks = {
         f"program {', '.join(map(str, program))}": {"facecolor": colour(i), "alpha": 0.6}
         for i, program in enumerate(programs)
@@ -62,44 +79,6 @@ def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]
     axes.set(xlim=(left - 0.1, max(right, left + 16) + 0.1), ylim=(top, 0))
     axes.axis("off")
     return fig
-
-
-def _done(accesses: Sequence[Access], tensor: str) -> str:
-    """What programs do with a tensor, in words."""
-    kinds = {access.kind for access in accesses if access.tensor == tensor}
-    return " and ".join(DONE[kind] for kind in sorted(kinds)) or "left alone"
-
-
-def _touched(accesses: Sequence[Access], tensor: str) -> dict[int, list[int]]:
-    """The programs that touch each place of a tensor, by their number in order."""
-    programs = sorted({access.program for access in accesses})
-    found: dict[int, set[int]] = {}
-    for access in accesses:
-        for place in access.places if access.tensor == tensor else ():
-            found.setdefault(place, set()).add(programs.index(access.program))
-    return {place: sorted(owners) for place, owners in found.items()}
-
-
-def _draw_tensor(
-    axes: Axes,
-    top: float,
-    size: int,
-    cells: Mapping[int, tuple[int, int]],
-    touched: Mapping[int, list[int]],
-) -> None:
-    """Draw the cells of a tensor of so many numbers, its first row under `top`."""
-    for place, (row, x) in cells.items():
-        y = top - row - 1
-        box(axes, (x, y), 1, 1, fc=PALE, lw=0)
-        owners = touched.get(place, [])
-        for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
-            part = 1 / len(owners)
-            box(axes, (x, y + stripe * part), 1, part, fc=colour(owner), alpha=0.6, lw=0)
-        edge = {"edgecolor": INK, "lw": 0.6}
-        if not 0 <= place < size:
-            edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
-        box(axes, (x, y), 1, 1, fill=False, **edge)
-        write(axes, x + 0.5, y + 0.5, str(place), fontsize=8.5, color=INK)
 
 
 COLOURS = {"A": BLUE, "B": ORANGE}
@@ -173,13 +152,14 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     rows_each = len(INDICES) + 1.4  # with the title
     height = rows_each * len(ways)
     fig, axes = figure(0.2 + 0.27 * height)
-    titles = [f"{way}: {_num_tensors(told)}" for way, told in ways.items()]
-    fig.set_label(". ".join(titles))
-    for group, (title, told) in enumerate(zip(titles, ways.values(), strict=True)):
-        top = -rows_each * group
-        axes.text(0, top, title, weight="bold", va="center")
+    titles = []
+    for group, (way, told) in enumerate(ways.items()):
+        top, number = -rows_each * group, sum(map(is_tensor, told.values()))
+        titles.append(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
+        axes.text(0, top, titles[-1], weight="bold", va="center")
         for row, name in enumerate(INDICES, start=1):
             _draw_index(axes, top - row, name, told.get(name), batch_size)
+    fig.set_label(". ".join(titles))
     axes.set(xlim=(-1.8, batch_size + 5.6), ylim=(0.7 - height, 0.7))
     axes.axis("off")
     return fig
@@ -188,11 +168,6 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
 def is_tensor(value: Sequence[int] | int) -> bool:
     """Whether an index is told as a tensor: a list of numbers, not one number."""
     return not isinstance(value, int)
-
-
-def _num_tensors(told: Told) -> str:
-    number = sum(map(is_tensor, told.values()))
-    return f"{number} index tensor{'' if number == 1 else 's'}"
 
 
 def _draw_index(axes: Axes, y: float, name: str, value: Sequence[int] | int | None, batch_size: int) -> None:
@@ -225,14 +200,20 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
     heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
     fig, all_axes = panels(0.5 + 0.36 * sum(heights), len(tables), height_ratios=heights)
     for axes, (name, shown) in zip(all_axes, tables.items(), strict=True):
-        width, shared = 0, _shared(shown)
+        width = 0
+        holders = Counter(
+            (table_idx, index)
+            for rows in shown.places.values()
+            for table_idx, indices in enumerate(rows)
+            for index in indices
+        )
         for request_id, rows in shown.places.items():
             shade = colour(request_id)
             for table_idx, indices in enumerate(rows):
                 for place, index in enumerate(indices):
                     corner = (width + place, table_idx)
                     box(axes, corner, 0.94, 0.84, fc=shade, alpha=0.45, lw=0)
-                    if (table_idx, index) in shared:
+                    if holders[table_idx, index] > 1:
                         box(axes, corner, 0.94, 0.84, fill=False, ec=INK, lw=1.4)
                     middle = (width + place + 0.47, table_idx + 0.42)
                     write(axes, *middle, str(index), fontsize=8)
@@ -250,17 +231,6 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
         axes.spines[:].set_visible(False)
         axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of blocks per request")
     return fig
-
-
-def _shared(shown: LayerTables) -> set[tuple[int, int]]:
-    """The blocks that several requests have, each as (table, place in the pool)."""
-    holders = Counter(
-        (table_idx, index)
-        for rows in shown.places.values()
-        for table_idx, indices in enumerate(rows)
-        for index in indices
-    )
-    return {block for block, count in holders.items() if count > 1}
 
 
 @styled

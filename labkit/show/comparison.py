@@ -37,7 +37,12 @@ def draw_comparison(
     for row, comparison in enumerate(comparisons.values()):
         _draw_measured(axes, row, comparison)
     for row, ratio in enumerate(published.values(), start=len(comparisons)):
-        _draw_published(axes, row, ratio, drift)
+        if drift:
+            low, high = ratio / (1 + drift), ratio * (1 + drift)
+            axes.plot([low, high], [row, row], color=GREY, lw=8, alpha=0.3, solid_capstyle="butt")
+        axes.plot(ratio, row, "D", color=INK, markerfacecolor="white", markersize=8)
+        spread = f"; its series drifts by {100 * drift:.1f} %" if drift else ""
+        write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
     name_rows(axes, [textwrap.fill(label, 26) for label in labels])
     axes.margins(x=0.1)
     if is_wide([*published.values(), *(end for c in comparisons.values() for end in c.interval)]):
@@ -62,15 +67,6 @@ def _draw_measured(axes: Axes, row: int, comparison: Comparison) -> None:
     axes.plot(comparison.interval, [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
     axes.plot(comparison.speedup, row, "o", color=colour, markersize=6)
     write_beside(axes, row, verdict, f"×{comparison.speedup:.3f} {comparison.interval}", ink)
-
-
-def _draw_published(axes: Axes, row: int, ratio: float, drift: float) -> None:
-    if drift:
-        low, high = ratio / (1 + drift), ratio * (1 + drift)
-        axes.plot([low, high], [row, row], color=GREY, lw=8, alpha=0.3, solid_capstyle="butt")
-    axes.plot(ratio, row, "D", color=INK, markerfacecolor="white", markersize=8)
-    spread = f"; its series drifts by {100 * drift:.1f} %" if drift else ""
-    write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
 
 
 def write_beside(axes: Axes, row: int, first: str, second: str, ink: str) -> None:

@@ -160,8 +160,34 @@ def draw_positions(runs: Mapping[str, Positions]) -> Figure:
     """
     fig, all_axes = panels(0.5 + 1.75 * len(runs), len(runs), sharex=True)
     for axes, (title, run) in zip(all_axes, runs.items(), strict=True):
-        _draw_slots(axes, run)
-        _draw_strip(axes, run)
+        request_ids = list(dict.fromkeys(i for step in run.steps for i in step.slots))
+        numbers = np.arange(1, len(run.steps) + 1)
+        for row, request_id in enumerate(request_ids):
+            slots = np.array([step.slots.get(request_id, np.nan) for step in run.steps], dtype=float)
+            width = 2.0 + 3.0 * (len(request_ids) - 1 - row)
+            for piece in np.split(np.arange(len(slots)), 1 + np.flatnonzero(np.diff(slots) < 0)):
+                axes.plot(  # a line ends with its block
+                    numbers[piece],
+                    slots[piece],
+                    color=colour(request_id),
+                    lw=width,
+                    marker="o",
+                    markersize=width + 2,
+                    alpha=0.45 if row < len(request_ids) - 1 else 1,
+                    solid_capstyle="round",
+                    label=f"request {request_id}" if piece[0] == 0 else None,
+                )
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.6), borderaxespad=0.3)
+        span = run.block_size - 1
+        height = STRIP * span
+        bottom = -0.12 * span - height
+        for path, group in groupby(enumerate(run.steps, start=1), key=lambda numbered: numbered[1].path):
+            places = [number for number, _ in group]  # of consecutive steps with the same write
+            left, width = places[0] - 0.5, len(places)
+            axes.broken_barh([(left, width)], (bottom, height), color=WRITE_COLOURS[path], alpha=0.35, lw=0)
+            if width >= 3:  # room for its name
+                write(axes, left + width / 2, bottom + height / 2, path, fontsize=8, color=INK)
+        axes.set(ylim=(bottom - 0.04 * span, 1.1 * span), xlim=(0.3, len(run.steps) + 0.7))
         axes.set(title=f"{title}: equal slots in {run.num_equal} of {len(run.steps)} steps", ylabel="slot")
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, steps=[1, 2, 4, 8, 10]))
         axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick < run.block_size])
@@ -169,41 +195,6 @@ def draw_positions(runs: Mapping[str, Positions]) -> Figure:
         axes.grid(axis="y")
     all_axes[-1].set_xlabel("decode step (strip: how the batch is written)")
     return fig
-
-
-def _draw_slots(axes: Axes, run: Positions) -> None:
-    request_ids = list(dict.fromkeys(i for step in run.steps for i in step.slots))
-    numbers = np.arange(1, len(run.steps) + 1)
-    for row, request_id in enumerate(request_ids):
-        slots = np.array([step.slots.get(request_id, np.nan) for step in run.steps], dtype=float)
-        width = 2.0 + 3.0 * (len(request_ids) - 1 - row)
-        for piece in np.split(np.arange(len(slots)), 1 + np.flatnonzero(np.diff(slots) < 0)):
-            axes.plot(  # a line ends with its block
-                numbers[piece],
-                slots[piece],
-                color=colour(request_id),
-                lw=width,
-                marker="o",
-                markersize=width + 2,
-                alpha=0.45 if row < len(request_ids) - 1 else 1,
-                solid_capstyle="round",
-                label=f"request {request_id}" if piece[0] == 0 else None,
-            )
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.6), borderaxespad=0.3)
-
-
-def _draw_strip(axes: Axes, run: Positions) -> None:
-    """Draw a box under the slots for each group of consecutive steps with the same write."""
-    span = run.block_size - 1
-    height = STRIP * span
-    bottom = -0.12 * span - height
-    for path, group in groupby(enumerate(run.steps, start=1), key=lambda numbered: numbered[1].path):
-        numbers = [number for number, _ in group]
-        left, width = numbers[0] - 0.5, len(numbers)
-        axes.broken_barh([(left, width)], (bottom, height), color=WRITE_COLOURS[path], alpha=0.35, lw=0)
-        if width >= 3:  # room for its name
-            write(axes, left + width / 2, bottom + height / 2, path, fontsize=8, color=INK)
-    axes.set(ylim=(bottom - 0.04 * span, 1.1 * span), xlim=(0.3, len(run.steps) + 0.7))
 
 
 # By the path's name: the colour and the words of the legend, the commonest at the bottom of a bar.

@@ -50,9 +50,15 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     for row, boxes in enumerate(rows.values()):
         left = 0
         for kernel in boxes:
-            _draw_box(axes, left, row, kernel)
+            shade = BLUE if "linear" in kernel.name else ORANGE if "attention" in kernel.name else GREY
+            place = (left + 0.04, row - BOX / 2)
+            box(axes, place, kernel.spans - 0.08, BOX, fc=shade, alpha=0.35, ec=shade)
+            name = kernel.name if kernel.spans > 1 else kernel.name.replace("_", "\n")
+            middle, below = left + kernel.spans / 2, row + BOX / 2 + 0.03
+            write(axes, middle, row, name, fontsize=9)
+            axes.text(middle, below, f"{kernel.writes:,}", ha="center", va="top", fontsize=8.5)
             left += kernel.spans
-    width = max(sum(box.spans for box in boxes) for boxes in rows.values())
+    width = max(sum(kernel.spans for kernel in boxes) for boxes in rows.values())
     axes.set(xlim=(-0.03, width + 0.03), ylim=(len(rows) - 0.35, -0.5))
     names = [f"{name}\n{len(boxes)} kernels" for name, boxes in rows.items()]
     axes.set_yticks(range(len(rows)), names)
@@ -61,16 +67,6 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     axes.tick_params(length=0)
     axes.set_title("One layer of a decode step; under each kernel the values that it writes to memory")
     return fig
-
-
-def _draw_box(axes: Axes, left: float, row: int, kernel: KernelBox) -> None:
-    shade = BLUE if "linear" in kernel.name else ORANGE if "attention" in kernel.name else GREY
-    place = (left + 0.04, row - BOX / 2)
-    box(axes, place, kernel.spans - 0.08, BOX, fc=shade, alpha=0.35, ec=shade)
-    name = kernel.name if kernel.spans > 1 else kernel.name.replace("_", "\n")
-    middle = left + kernel.spans / 2
-    write(axes, middle, row, name, fontsize=9)
-    axes.text(middle, row + BOX / 2 + 0.03, f"{kernel.writes:,}", ha="center", va="top", fontsize=8.5)
 
 
 @styled
@@ -245,7 +241,11 @@ def draw_shards() -> Figure:
         inputs, outputs = (4 if name == "mlp_out" else 1) * num_heads, size * num_heads
         corner = left, height / 2 - groups * outputs / 2
         for group in range(groups):
-            _draw_group(axes, (corner[0], corner[1] + group * outputs), inputs, outputs, by_outputs)
+            bottom = corner[1] + group * outputs  # of a matrix [outputs, inputs], outputs downwards
+            width, tall = (inputs, outputs / 2) if by_outputs else (inputs / 2, outputs)
+            for rank in (0, 1):
+                place = (left, bottom + (1 - rank) * tall) if by_outputs else (left + rank * width, bottom)
+                box(axes, place, width, tall, fc=colour(rank), alpha=0.6, ec=INK, lw=0.8)
         write(axes, left + inputs / 2, -1.3, name, weight="bold", color=INK)
         cut = "by outputs" if by_outputs else "by inputs"
         write(axes, left + inputs / 2, -2.9, cut, fontsize=9, color=GREY_INK)
@@ -259,14 +259,3 @@ def draw_shards() -> Figure:
     looks = {f"rank {rank}": {"facecolor": colour(rank), "alpha": 0.6} for rank in (0, 1)}
     key_below(fig, looks, 2)
     return fig
-
-
-def _draw_group(
-    axes: Axes, corner: tuple[float, float], inputs: float, outputs: float, by_outputs: bool
-) -> None:
-    """A matrix [outputs, inputs], outputs downwards, a half for each rank."""
-    left, bottom = corner
-    width, height = (inputs, outputs / 2) if by_outputs else (inputs / 2, outputs)
-    for rank in (0, 1):
-        place = (left, bottom + (1 - rank) * height) if by_outputs else (left + rank * width, bottom)
-        box(axes, place, width, height, fc=colour(rank), alpha=0.6, ec=INK, lw=0.8)

@@ -46,29 +46,26 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) ->
         0.9 + 0.5 * len(lanes) + 0.62 * sum(heights), len(lanes), sharex=True, height_ratios=heights
     )
     for axes, (name, spans) in zip(all_axes, lanes.items(), strict=True):
-        _draw_streams(axes, sorted(rows[name]), spans, end)
+        streams = sorted(rows[name])
+        for row in range(len(streams)):
+            box(axes, (0, row - THIN / 2), end, THIN, fc=PALE, lw=0)
+        spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
+        for span in spans:
+            corner = span.start, streams.index(span.stream) - THIN / 2
+            box(axes, corner, span.end - span.start, THIN, fc=KERNEL_STATES[span.state], ec="white", lw=0.6)
+        for stream, kernel, start, stop in kernels_of(spans):
+            if stop - start > 0.09 * end:
+                place = ((start + stop) / 2, streams.index(stream) - THIN / 2 - 0.04)
+                axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
+        axes.set_xlim(0, end)
+        axes.set_yticks(range(len(streams)), streams)
+        axes.set_ylim(len(streams) - 0.6, -0.6)
+        bare(axes)
         axes.set_title(name)
     all_axes[-1].set_xlabel("microseconds")
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     key_below(fig, looks | {"no kernel": PALE}, 4)
     return fig
-
-
-def _draw_streams(axes: Axes, streams: Sequence[str], spans: Sequence[Span], end: float) -> None:
-    for row in range(len(streams)):
-        box(axes, (0, row - THIN / 2), end, THIN, fc=PALE, lw=0)
-    spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
-    for span in spans:
-        corner = span.start, streams.index(span.stream) - THIN / 2
-        box(axes, corner, span.end - span.start, THIN, fc=KERNEL_STATES[span.state], ec="white", lw=0.6)
-    for stream, kernel, start, stop in kernels_of(spans):
-        if stop - start > 0.09 * end:
-            place = ((start + stop) / 2, streams.index(stream) - THIN / 2 - 0.04)
-            axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
-    axes.set_xlim(0, end)
-    axes.set_yticks(range(len(streams)), streams)
-    axes.set_ylim(len(streams) - 0.6, -0.6)
-    bare(axes)
 
 
 def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
@@ -125,24 +122,25 @@ def draw_schedules(
     fig, all_axes = panels(0.9 + 1.25 * len(schedules), len(schedules), sharex=True)
     end = end or max(busy.end for schedule in schedules.values() for busy in schedule)
     for axes, (name, schedule) in zip(all_axes, schedules.items(), strict=True):
-        _draw_lanes(axes, schedule, end)
+        for row, lane in enumerate(HOST_AND_GPU):
+            box(axes, (0, row - BOX / 2), end, BOX, fc=PALE, lw=0)
+            boxes = [busy for busy in schedule if busy.lane == lane and busy.start < end]
+            levels = list(_levels(boxes))
+            height = BOX / (max(levels, default=0) + 1)
+            for busy, level in zip(boxes, levels, strict=True):
+                top, width = row - BOX / 2 + level * height, min(busy.end, end) - busy.start
+                shade = WORK[busy.work][busy.step % 2]
+                box(axes, (busy.start, top), width, height, fc=shade, ec="white", lw=0.8)
+                if width > 0.018 * end:  # wide enough for a number
+                    place, ink = (busy.start + width / 2, top + height / 2), "white" if shade == BLUE else INK
+                    write(axes, *place, str(busy.step), fontsize=9, color=ink)
+        axes.set_xlim(0, end)
+        name_rows(axes, HOST_AND_GPU)
+        bare(axes)
         axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
     all_axes[-1].set_xlabel("microseconds")
     key_below(fig, {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}, 4)
     return fig
-
-
-def _draw_lanes(axes: Axes, schedule: Sequence[Busy], end: float) -> None:
-    for row, lane in enumerate(HOST_AND_GPU):
-        box(axes, (0, row - BOX / 2), end, BOX, fc=PALE, lw=0)
-        boxes = [busy for busy in schedule if busy.lane == lane and busy.start < end]
-        levels = list(_levels(boxes))
-        height = BOX / (max(levels, default=0) + 1)
-        for busy, level in zip(boxes, levels, strict=True):
-            _draw_box(axes, row - BOX / 2 + level * height, height, busy, end)
-    axes.set_xlim(0, end)
-    name_rows(axes, HOST_AND_GPU)
-    bare(axes)
 
 
 def _levels(boxes: Sequence[Busy]) -> Iterator[int]:
@@ -152,16 +150,6 @@ def _levels(boxes: Sequence[Busy]) -> Iterator[int]:
         level = next((i for i, last in enumerate(ends) if last <= busy.start + ROUNDING), len(ends))
         ends[level : level + 1] = [busy.end]
         yield level
-
-
-def _draw_box(axes: Axes, top: float, height: float, busy: Busy, end: float) -> None:
-    width = min(busy.end, end) - busy.start
-    shade = WORK[busy.work][busy.step % 2]
-    box(axes, (busy.start, top), width, height, fc=shade, ec="white", lw=0.8)
-    if width > 0.018 * end:  # wide enough for a number
-        colour = "white" if shade == BLUE else INK
-        place = (busy.start + width / 2, top + height / 2)
-        write(axes, *place, str(busy.step), fontsize=9, color=colour)
 
 
 ROW_OF = {"host": 1, "GPU": 0}
@@ -259,7 +247,17 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
         1.1 + 0.6 * len(runs) + 0.3 * sum(heights), len(runs), sharex=True, height_ratios=heights
     )
     for axes, (name, steps) in zip(all_axes, runs.items(), strict=True):
-        _draw_run(axes, steps, requests[name])
+        start = 0
+        for step in steps:
+            for line, request in enumerate(requests[name]):
+                if request in step.states:
+                    face, hatch, _ = REQUEST_STATES[step.states[request]]
+                    corner = start, line - 0.35
+                    box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
+            start += step.rows
+            axes.axvline(start, color=INK, lw=0.5)
+        name_rows(axes, [f"request {request}" for request in requests[name]])
+        axes.tick_params(axis="y", length=0)
         note = (notes or {}).get(name, "")
         axes.set_title(f"{name}{': ' if note else ''}{note}")
     all_axes[-1].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
@@ -270,20 +268,6 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
     }
     key_below(fig, looks, 3)
     return fig
-
-
-def _draw_run(axes: Axes, steps: Sequence[JoinStep], requests: Sequence[int]) -> None:
-    start = 0
-    for step in steps:
-        for line, request in enumerate(requests):
-            if request in step.states:
-                face, hatch, _ = REQUEST_STATES[step.states[request]]
-                corner = start, line - 0.35
-                box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
-        start += step.rows
-        axes.axvline(start, color=INK, lw=0.5)
-    name_rows(axes, [f"request {request}" for request in requests])
-    axes.tick_params(axis="y", length=0)
 
 
 DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them

@@ -37,7 +37,9 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
         sizes, heights = [t.batch_size for t in ordered], [scale * t.step_us for t in ordered]
         marker = MARKERS[i // len(SERIES) % len(MARKERS)]
         axes.plot(sizes, heights, color=colour(i), marker=marker, label=name)
-        ends.append((_label(name, ordered), (sizes[-1], heights[-1]), colour(i)))
+        slope = slope_us(ordered)
+        added = "" if slope is None else f": {slope:{',.1f' if slope >= 0.1 else '.2f'}} µs a request"
+        ends.append((name + added, (sizes[-1], heights[-1]), colour(i)))
     axes.set_xscale("log", base=2)
     batch_sizes = sorted({t.batch_size for times in series.values() for t in times})
     axes.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
@@ -53,13 +55,6 @@ def draw_host_time(series: Mapping[str, Sequence[HostTime]]) -> Figure:
     axes.set_title("What a step costs the host, and what each further request adds")
     _write_at_line_ends(axes, ends)
     return fig
-
-
-def _label(name: str, times: Sequence[HostTime]) -> str:
-    slope = slope_us(times)
-    if slope is None:
-        return name
-    return f"{name}: {slope:,.1f} µs a request" if slope >= 0.1 else f"{name}: {slope:.2f} µs a request"
 
 
 def _write_at_line_ends(axes: Axes, ends: Sequence[tuple[str, tuple[float, float], str]]) -> None:
@@ -155,20 +150,15 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
     rows.set_title("A batch takes the next larger graph; the rows between are padding")
     share.set(ylabel="padding (%)", ylim=(0, 50), xlabel="B: requests decoded together")
     first = next(iter(policies.values()))
-    share.set_xticks(_apart([size for size in first if size == 1 or size >= 8], max_batch_size / 28))
+    ticks: list[int] = []  # whose numbers have room beside each other, from the largest down
+    for size in reversed([size for size in first if size == 1 or size >= 8]):
+        if not ticks or ticks[-1] - size >= max_batch_size / 28:
+            ticks.append(size)
+    share.set_xticks(ticks[::-1])
     share.set_xlim(0.5, max_batch_size + 0.5)
     for axes in (rows, share):
         axes.grid(axis="y")
     return fig
-
-
-def _apart(sizes: Sequence[int], distance: float) -> list[int]:
-    """Sizes whose numbers have room beside each other, from the largest down."""
-    kept: list[int] = []
-    for size in reversed(sizes):
-        if not kept or kept[-1] - size >= distance:
-            kept.append(size)
-    return kept[::-1]
 
 
 LINE_HEIGHT = 0.2  # inches that a line of the legend needs
@@ -209,7 +199,6 @@ def draw_machines(lines: Mapping[str, Mapping[str, float]], what: str, title: st
 
 
 def machine_of(name: str) -> str:
-    """The machine in a record's name."""
     return name.partition(":")[0]
 
 

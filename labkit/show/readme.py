@@ -4,6 +4,7 @@
 import hashlib
 import json
 import re
+from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -82,21 +83,16 @@ def ladder_table() -> str:
     lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
     for lesson in LESSONS.values():
         is_rung = lesson.number in LADDER
-        first_clause, *_ = lesson.rung.removes.split(":")
-        removes, gain = (first_clause, gain_of(lesson.number)) if is_rung else (BESIDE[lesson.number], "")
+        removes = lesson.rung.removes.split(":")[0] if is_rung else BESIDE[lesson.number]
+        gain = ""  # over the rung below, on the load that it is for
+        if lesson.number in OWN_LOAD:
+            words, find = OWN_LOAD[lesson.number]
+            gain = f"{factor(find())} {words}"
+        elif is_rung and lesson.number != "00":
+            gain = factor(step_from(lesson.number))
         link = f"[{lesson.title}](notebooks/{lesson.notebook})"
         lines.append(f"| {lesson.number} {link} | {removes} | {gain} |")
     return "\n".join(lines)
-
-
-def gain_of(rung: str) -> str:
-    """How many times faster a rung is than the rung below in a few words, on the load that it is for."""
-    if rung == "00":
-        return ""
-    if rung in OWN_LOAD:
-        words, find = OWN_LOAD[rung]
-        return f"{factor(find())} {words}"
-    return factor(step_from(rung))
 
 
 def factor(step: Comparison) -> str:
@@ -105,7 +101,6 @@ def factor(step: Comparison) -> str:
 
 
 def compared(name: str) -> Comparison:
-    """The comparison that a record is about."""
     return load(name).samples[0].comparison
 
 
@@ -239,7 +234,6 @@ def door_line() -> str:
 
 
 def http_of(record: HttpRecord) -> str:
-    """A sentence about a record of the benchmark over HTTP, and its table."""
     share = record.settings.get("share", 0)
     when = f"at random moments, of each side {share:.0%} of its highest rate" if share else "all at once"
     machine = (
@@ -254,23 +248,20 @@ def ranks_text() -> str:
     by_device: dict[str, list[RanksRecord]] = {}
     for record in load_all("ranks").values():
         by_device.setdefault(record.host.device, []).append(record)
-    return "\n\n".join(ranks_of(*each) for each in by_device.items())
-
-
-def ranks_of(device: str, records: list[RanksRecord]) -> str:
-    """A sentence about such records, and their table."""
-    dates = sorted(record.date[:10] for record in records)
-    tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
-    machine = (
-        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: rung {' and '.join(sorted(rungs))}, "
-        f"{' or '.join(map(str, sorted(tokens)))} tokens a request, on one {device} and on several "
-        "of one host."
-    )
-    return f"{machine}\n\n{markdown(gains_table(all_gains(records)))}"
+    parts = []
+    for device, records in by_device.items():
+        dates = sorted(record.date[:10] for record in records)
+        tokens, rungs = ({record.settings[name] for record in records} for name in ("max_new_tokens", "rung"))
+        machine = (
+            f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: rung {' and '.join(sorted(rungs))}, "
+            f"{' or '.join(map(str, sorted(tokens)))} tokens a request, on one {device} and on several "
+            "of one host."
+        )
+        parts += [machine, markdown(gains_table(all_gains(records)))]
+    return "\n\n".join(parts)
 
 
 def replicas_of(record: ReplicasRecord) -> str:
-    """A sentence about such a record, and its table."""
     begin_alike = record.prefixes > 1 and any(sum(run.reused) for run in record.samples)
     begun = f", {record.prefixes} system prompts" if begin_alike else ""
     when = f"over {record.within:g} s" if record.within else "all at once"
@@ -379,6 +370,7 @@ def filled(text: str) -> str:
 
 def main() -> None:
     """Make the README's picture, and write the tables and sentences of all pages between their markers."""
+    ArgumentParser("python -m labkit.show.readme", description=main.__doc__).parse_args()
     matplotlib.use("agg")
     record = load(LADDER_RECORD)
     picture = draw_ladder(record.rates, record.limit)

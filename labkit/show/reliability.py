@@ -56,7 +56,6 @@ def floods_text() -> str:
 
 
 def flood_row(record: Record, flood: dict) -> str:
-    """The row of one flood."""
     ended = Counter(flood["ended"])
     tensors = f"×{growth(flood['tensors']):.3f}" if flood["tensors"] else "–"
     return (

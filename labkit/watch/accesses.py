@@ -157,7 +157,9 @@ def _run(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], ru
         _interpret_library(stack, kernel.fn, interpreter)
         function = interpreter.InterpretedFunction(kernel.fn)
         interpreter.GridExecutor(function.rewrite(), function.arg_names, size)(**{**given, **pointers})
-    memory.give_back()
+    for storage, on_host in memory.storages:  # what was written goes to where the tensors are
+        if storage.device.type != "cpu":
+            storage.copy_(on_host)
 
 
 class _Memory:
@@ -169,19 +171,13 @@ class _Memory:
         self.layouts = {name: Layout(tuple(t.shape), tuple(t.stride())) for name, t in tensors.items()}
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors.values()}
         on_host = {place: storage.cpu() for place, storage in storages.items()}  # the same, if it is there
-        self._storages = [(storages[place], on_host[place]) for place in storages]
+        self.storages = [(storages[place], on_host[place]) for place in storages]
         self.tensors = [
             torch.empty(0, dtype=t.dtype).set_(
                 on_host[t.untyped_storage().data_ptr()], t.storage_offset(), t.size(), t.stride()
             )
             for t in tensors.values()
         ]
-
-    def give_back(self) -> None:
-        """Bring what was written to where the tensors are."""
-        for storage, on_host in self._storages:
-            if storage.device.type != "cpu":
-                storage.copy_(on_host)
 
     def pointers(self, handle: Callable) -> dict[str, Any]:
         """What a kernel gets for each tensor: a pointer to its made-up address."""

@@ -16,29 +16,6 @@ MARK = -1  # no block has this number
 COLUMNS = ("step", "request", "layer", "tokens", "blocks", "reason")
 
 
-Seen = dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]]  # by session and layer: row and blocks
-
-
-def ask(session: InferenceSession, layer_idx: int, offset: int, seen: Seen) -> tuple[Tensor, str]:
-    """A session's row as it is, and why it was made or kept, as `reason_of` says, told from outside: before
-    the session is asked again, the last entry of the row it gave earlier, which is in `seen`, gets a mark,
-    which a row made anew has lost."""
-    key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
-    if key not in seen:
-        row, reason = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset), "first"
-    else:
-        earlier, blocks_then = seen[key]
-        last_entry = earlier[-1].item()
-        earlier[-1:].fill_(MARK)
-        row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
-        kept = row[-1].item() == MARK
-        if kept:
-            row[-1:].fill_(last_entry)
-        reason = reason_of(kept, blocks_then, block_ids)
-    seen[key] = row, block_ids
-    return row, reason
-
-
 def reason_of(kept: bool, before: Sequence[int], after: Sequence[int]) -> str:
     """Why a row was kept, or made anew, while its blocks became others: "kept", "stale" (kept although they
     changed), "forgotten" (made anew although they did not), "boundary", "copy_on_write" or "changed".
@@ -58,14 +35,16 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
     """Run `num_steps` steps; a line per row that a decode step asked for, for every request and layer.
 
     `tokens` and `blocks` are what the request held when the step began; `reason` is "first" or what
-    `reason_of` says. Tokens made are not kept. A row that was made before the recording began counts as first
-    when it is seen first. Raises ValueError if the engine's sessions keep no rows.
+    `reason_of` says, told from outside: before a row is asked for again, the last entry of the earlier one
+    gets a mark, which a row made anew has lost. Tokens made are not kept. A row that was made before the
+    recording began counts as first when it is seen first. Raises ValueError if the engine's sessions keep no
+    rows.
     """
     step = engine.decode_step
     tables = step.block_tables if isinstance(step, DecodeStep) else None
     if not isinstance(tables, CachedBlockTables):
         raise ValueError(f"an engine with block_tables={engine.options.block_tables!r} keeps no rows")
-    seen: Seen = {}
+    seen: dict[tuple[InferenceSession, int], tuple[Tensor, list[int]]] = {}  # by session and layer
     lines = []
     steps_before = engine.stats().counters.steps
 
@@ -73,9 +52,20 @@ def record_rows(engine: InferenceEngine, num_steps: int) -> pd.DataFrame:
         """What stands for a session in `fill`, and tells of each row that it is asked for."""
 
         def row_of(*, layer_idx: int, offset: int) -> Tensor:
-            row, reason = ask(session, layer_idx, offset, seen)
-            num_blocks = len(session.block_ids_per_layer[layer_idx])
-            lines.append((step, request_id, layer_idx, session.num_tokens, num_blocks, reason))
+            key, block_ids = (session, layer_idx), list(session.block_ids_per_layer[layer_idx])
+            earlier, blocks_then = seen.get(key, (None, []))
+            if earlier is not None:
+                last_entry = earlier[-1].item()
+                earlier[-1:].fill_(MARK)
+            row = session.get_paged_block_table_row_cpu(layer_idx=layer_idx, offset=offset)
+            reason = "first"
+            if earlier is not None:
+                kept = row[-1].item() == MARK
+                if kept:
+                    row[-1:].fill_(last_entry)
+                reason = reason_of(kept, blocks_then, block_ids)
+            seen[key] = row, block_ids
+            lines.append((step, request_id, layer_idx, session.num_tokens, len(block_ids), reason))
             return row
 
         return SimpleNamespace(get_paged_block_table_row_cpu=row_of)

@@ -29,7 +29,6 @@ OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
     "names_of": ("", "best", "prefix,", "ragged,best"),
     "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
-    "target_directory": ("", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml", NO_UTF8),
 }
 FLAGS = [  # command, flag, values
     *(
@@ -48,7 +47,6 @@ FLAGS = [  # command, flag, values
     ("streaming", "--prompt-repeats", ("300000000",)),
     ("streaming", "--tokenize-workers", ("257",)),
     ("profile", "--context", ("10001",)),
-    ("cost-card", "--prompt-lengths", ("0", "20:", ":20", "20:x", "20,20:10001", "")),
     ("attention", "--contexts", ("1024", "64,5000")),
     ("drafts", "--acceptance", ("-0.1", "1.1", "0.5,,1", "nan")),
     ("loads", "--rate", ("0", "1e9")),

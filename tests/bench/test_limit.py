@@ -41,7 +41,8 @@ def test_a_copy_counts_the_bytes_read_and_written_and_reading_alone_each_byte_on
 def test_the_fewest_steps_are_those_of_the_longest_or_of_full_batches():
     assert limit.least_steps([5, 2, 1], 8) == 4
     assert limit.least_steps([5, 5, 5, 5], 2) == 8
-    assert limit.least_steps([1], 4) == 0
+    assert limit.least_steps([1], 4) == limit.least_steps([], 1) == 0
+    assert decode_limit(on_paper(), [], bandwidth=1.0).seconds == 0  # without requests there is no step
 
 
 @pytest.mark.cuda

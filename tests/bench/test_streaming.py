@@ -7,7 +7,7 @@ import pytest
 from helpers import Boom, failing, make_engine, small_model
 
 from labkit import CacheConfig, Completion, FinishReason, SamplingParams, SchedulerConfig
-from labkit.bench.streaming import CONSUMERS, Consumer, Traffic, felt_latency, run_streaming
+from labkit.bench.streaming import CONSUMERS, Consumer, felt_latency, run_streaming
 from labkit.bench.workload import Workload
 from labkit.engine import Timing
 from labkit.errors import StreamError
@@ -36,10 +36,8 @@ def consumers(request):
 def test_every_request_gets_all_its_tokens(consumers):
     seen = []
     work = workload()
-    run, num_refused = run_streaming(
-        work, work.make_engine(LADDER["00"].options), Traffic(consumers=consumers), seen.append
-    )
-    assert (run.new_tokens, num_refused) == ((9, 9, 9, 9), 0)
+    run = run_streaming(work, work.make_engine(LADDER["00"].options), consumers, progress=seen.append)
+    assert run.new_tokens == (9, 9, 9, 9)
     assert run.prompt_lens == (3, 2, 1, 2)
     assert (len(run.latency.itl), len(run.latency.ttft), len(run.latency.tpot)) == (4 * 8, 4, 4)
     assert min(run.latency.ttft) > 0 and sum(seen) == 36
@@ -56,18 +54,11 @@ def test_latency_is_the_consumers_not_the_engines():
     assert (felt.tpot, felt.itl, felt.tokens) == ((6.0 / 3,), (6.0,), 4)
 
 
-def test_refused_requests_are_counted(consumers):
-    work = workload(max_new_tokens=50)
-    engine = work.make_engine(LADDER["00"].options)
-    run, num_refused = run_streaming(work, engine, Traffic(max_inflight_requests=1, consumers=consumers))
-    assert (run.new_tokens, num_refused) == ((50,), 3)
-
-
 def test_what_ends_a_stream_early_is_raised_and_all_else_ends(consumers):
     engine = make_engine(prefix_cache=False)
     engine.step = failing(engine.step, 3)
     with pytest.raises(StreamError, match="a step of the engine failed") as caught:
-        run_streaming(workload(max_new_tokens=50), engine, Traffic(consumers=consumers))
+        run_streaming(workload(max_new_tokens=50), engine, consumers)
     assert isinstance(caught.value.__cause__, Boom)
     stats = engine.stats()
     assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)
@@ -78,7 +69,6 @@ def test_what_ends_a_stream_early_is_raised_and_all_else_ends(consumers):
 def test_tasks_are_served_where_an_event_loop_runs_already_as_in_a_notebook():
     async def cell():
         work = workload()
-        return run_streaming(work, work.make_engine(LADDER["00"].options), Traffic(consumers="tasks"))
+        return run_streaming(work, work.make_engine(LADDER["00"].options), "tasks")
 
-    run, num_refused = asyncio.run(cell())
-    assert (run.new_tokens, num_refused) == ((9, 9, 9, 9), 0)
+    assert asyncio.run(cell()).new_tokens == (9, 9, 9, 9)

@@ -11,7 +11,6 @@ from labkit.bench.tiles import (
     FINAL_ROUNDS,
     NEAREST,
     Case,
-    Found,
     Product,
     candidates,
     rows_up_to,
@@ -20,6 +19,7 @@ from labkit.bench.tiles import (
 )
 from labkit.kernels.tile_tables import TimedTile, check_timed
 from labkit.kernels.tiles import Tile, check_tile, has_workspace, staged_bytes, tile_of
+from labkit.results.kernel_times import TunedTile
 
 ROOM = 227 * 2**10  # an H100's
 QKV, PROJECTION = Product("qkv", 3072, 1024, False), Product("projection", 1024, 1024, True)
@@ -75,7 +75,7 @@ class FakeBench:
 
         return timed
 
-    def search(self, cases: Sequence[Case], seconds: float = 60.0) -> list[Found]:
+    def search(self, cases: Sequence[Case], seconds: float = 60.0) -> list[TunedTile]:
         return search_tiles(cases, self, seconds, self.clock)
 
 
@@ -134,7 +134,7 @@ def test_the_fastest_tile_is_found_also_by_its_stages_and_warps():
         return 1e-6 if tile == best else 2e-6 if tile[:4] == best[:4] else 3e-6
 
     (found,) = FakeBench(seconds_of).search([case])
-    assert (found.case, found.tile) == (case, best)
+    assert (found.product, found.rows, found.tile) == ("qkv", 64, best)
     assert (found.seconds, found.today_seconds) == ((1e-6,) * FINAL_ROUNDS, (3e-6,) * FINAL_ROUNDS)
     assert found.num_tried >= len(candidates(case, FakeBench(no_time))) - 1 > NEAREST
 

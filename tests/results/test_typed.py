@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 
 from labkit.errors import RecordError
-from labkit.results.typed import Count, Positive, Some, read_as
+from labkit.results.typed import read_as
 
 
 class Span(NamedTuple):
@@ -16,9 +16,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    steps: Count
-    seconds: Some[Positive]
-    paths: dict[str, Count]
+    steps: int
+    seconds: tuple[float, ...]
+    paths: dict[str, int]
     spans: tuple[Span, ...] = ()
     note: str | None = None
 
@@ -35,10 +35,7 @@ def test_objects_become_dataclasses_and_lists_tuples():
     ("changes", "message"),
     [
         ({"steps": True}, "it.steps must be a whole number, not True"),
-        ({"steps": -1}, "it.steps must be 0 or more, not -1"),
-        ({"seconds": []}, r"it.seconds must be a list that is not empty, not \(\)"),
-        ({"seconds": [1, 0]}, r"it.seconds\[1\] must be above 0, not 0"),
-        ({"seconds": [float("nan")]}, r"it.seconds\[0\] must be a finite number, not nan"),
+        ({"seconds": [1, float("nan")]}, r"it.seconds\[1\] must be a finite number, not nan"),
         ({"paths": {"a": "x"}}, "it.paths.a must be a whole number, not 'x'"),
         ({"spans": [["x"]]}, r"it.spans\[0\] must be a list of 2, not \['x'\]"),
         ({"note": 5}, "it.note must be text, not 5"),

@@ -26,7 +26,7 @@ def record_of(kind: str, samples: Iterable, **settings: object) -> Record:
     """A record of that kind."""
     about: dict[str, object] = {"kind": kind, "host": HOST, "bandwidth": 1e9, "read_bandwidth": None}
     about |= {"date": "2026-01-01T00:00:00+00:00", "commit": "0" * 40, "command": "python -m labkit.bench"}
-    return KINDS[kind](settings={"model": "none", **settings}, samples=tuple(samples), **about)
+    return KINDS[kind][0](settings={"model": "none", **settings}, samples=tuple(samples), **about)
 
 
 def run_of(
@@ -58,7 +58,8 @@ def runs_record(
     runs: Iterable[tuple[str, Run]], limit_seconds: float = 0.5, kind: str = "ladder", **settings: object
 ) -> RunsRecord:
     """A record of runs, each with its rung."""
-    return record_of(kind, [RungRun(rung, run, limit_seconds) for rung, run in runs], **settings)
+    samples = [RungRun(**vars(run), rung=rung, limit_seconds=limit_seconds) for rung, run in runs]
+    return record_of(kind, samples, **settings)
 
 
 def host_time_of(batch_size: int = 8, step: Iterable[float] = (1.0,)) -> HostTime:
@@ -67,7 +68,7 @@ def host_time_of(batch_size: int = 8, step: Iterable[float] = (1.0,)) -> HostTim
 
 def host_time_record(times: Iterable[tuple[str, HostTime]]) -> Record:
     """A record of host times, each with its rung."""
-    return record_of("host_time", [RungHostTime(rung, time) for rung, time in times])
+    return record_of("host_time", [RungHostTime(**vars(time), rung=rung) for rung, time in times])
 
 
 def card_of(kernels: int | None = None, **counts: int) -> CostCard:

@@ -8,8 +8,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
-from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag
-from labkit.bench.commands.targets import target_directory, target_file, utf8
+from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag, replaced_default
+from labkit.bench.commands.targets import target_file, utf8
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
@@ -23,7 +23,7 @@ from labkit.model.checkpoint import check_seed
 from labkit.results.comparison import MIN_ROUNDS
 
 # Upper bounds, so that a typo does not start an hour's run.
-MOST, MOST_AT_ONCE, LONGEST, MOST_TOKENS = 1_000_000, 65_536, 10_000, 1_000_000_000
+MOST, MOST_AT_ONCE, LONGEST = 1_000_000, 65_536, 10_000
 
 T = TypeVar("T")
 
@@ -39,7 +39,6 @@ positive = whole_number(1, MOST)
 natural = whole_number(0, MOST)
 batch = whole_number(1, MOST_AT_ONCE)
 length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
-num_tokens = whole_number(1, MOST_TOKENS)
 
 
 def seed(text: str) -> int:
@@ -88,7 +87,7 @@ COUNT, NUMBER = Kind(positive, "N"), Kind(natural, "N")
 BATCH, BATCH_LIST = Kind(batch, "N"), Kind(list_of(batch), "N,N,...")
 LENGTH, LENGTH_LIST = Kind(length, "N"), Kind(list_of(length), "N,N,...")
 RUNG, RUNG_LIST = Kind(rung_number, "RUNG"), Kind(rung_list, "RUNG,RUNG,...")
-FILE, FOLDER = Kind(target_file, "FILE"), Kind(target_directory, "DIR")
+FILE = Kind(target_file, "FILE")
 RATE, SEED = Kind(real_number(1e-3, MOST), "R"), Kind(seed, "N")
 SECONDS = Kind(real_number(0, LONGEST), "SECONDS")
 
@@ -142,11 +141,7 @@ class RungFlag(Flags):
 class ServedFlags(RungFlag, DeviceFlags):
     """What a command serves over HTTP."""
 
-    model: str = flag(
-        ByDevice("random:gpt2", "data/tiny-gpt2"),
-        "a directory, a hub id, or random weights such as random:gpt2",
-        Kind(str, "MODEL"),
-    )
+    model: str = replaced_default(ModelFlags, "model", ByDevice("random:gpt2", "data/tiny-gpt2"))
 
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
@@ -192,20 +187,10 @@ class WorkloadFlags(ModelFlags):
     prefill_max_batch_size: int | None = flag(
         None, "at most this many requests are admitted in one step (default: as --max-batch-size)", BATCH
     )
-    prefill_max_tokens: int | None = flag(
-        None, "at most this many prompt tokens are admitted in one step (default: all)", Kind(num_tokens, "N")
-    )
     prefill_admission_policy: str = flag(
         "fifo",
         "requests are admitted in order of arrival, or the shortest prompts of a window first",
         choices=("fifo", "pack"),
-    )
-    decode_first: bool = flag(False, "each step decodes before it admits")
-    max_active_requests: int | None = flag(
-        None,
-        "at most this many requests hold cache memory; this engine decodes all of them in each step, so the "
-        "smaller of this and --max-batch-size counts (default: as --max-batch-size)",
-        BATCH,
     )
     no_prefix_cache: bool = flag(False, "every prompt is computed, even one just computed")
     paged_attn: bool = flag(
@@ -215,16 +200,10 @@ class WorkloadFlags(ModelFlags):
 
 @dataclass
 class RunFlags(WorkloadFlags, RungFlag):
-    """A workload that runs several times on a rung, and what is traced beside it."""
+    """A workload that runs several times on a rung."""
 
     warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
     repeat_runs: int = flag(3, "this many runs are measured", COUNT)
-    profile: Path | None = flag(
-        None,
-        "after the measured runs, a trace of five decode steps is written to DIR, for chrome://tracing or "
-        "ui.perfetto.dev (default: none is written)",
-        FOLDER,
-    )
 
 
 # --- from flags to things ------------------------------------------------------------------------------
@@ -240,37 +219,28 @@ def workload_of(args: WorkloadFlags) -> Workload:
     """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
     had."""
     model = model_of(args)
-    asked = Asked(alike_requests(args, model), model.config, args.seed, args.rate)
-    requests = make_load(args.load, asked)
-    batch_size = min(args.max_batch_size, args.max_active_requests or args.max_batch_size)
-    scheduler = SchedulerConfig(
-        max_batch_size=batch_size,
-        prefill_max_batch_size=args.prefill_max_batch_size or batch_size,
-        prefill_max_tokens=args.prefill_max_tokens or num_prompt_tokens(model, requests),
-        admission_policy=args.prefill_admission_policy,
-        decode_first=args.decode_first,
-    )
-    cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
-    return Workload(model, requests, model.device, scheduler, cache)
-
-
-def alike_requests(args: WorkloadFlags, model: LanguageModel) -> tuple[Request, ...]:
-    """The requests that the flags describe before a load changes them; of each length there is one text."""
     params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
 
     @cache
-    def repeated(times: int) -> Request:
+    def repeated(times: int) -> Request:  # of each length there is one text
         text = " ".join([args.prompt] * times)
         return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
 
-    return tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
-
-
-def num_prompt_tokens(model: LanguageModel, requests: Sequence[Request]) -> int:
-    """Tokens of all prompts together, 1 at least."""
-    encode = cache(model.tokenizer.encode)  # most prompts are alike
-    prompts = [request.prompt for request in requests]
-    return max(1, sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts))
+    alike = tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
+    requests = make_load(args.load, Asked(alike, model.config, args.seed, args.rate))
+    encode, prompts = (
+        cache(model.tokenizer.encode),
+        [request.prompt for request in requests],
+    )
+    num_tokens = sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts)
+    scheduler = SchedulerConfig(
+        max_batch_size=args.max_batch_size,
+        prefill_max_batch_size=args.prefill_max_batch_size or args.max_batch_size,
+        prefill_max_tokens=max(1, num_tokens),
+        admission_policy=args.prefill_admission_policy,
+    )
+    of_cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
+    return Workload(model, requests, model.device, scheduler, of_cache)
 
 
 def require_positions(workload: Workload, args: ModelFlags, name: str = "the run") -> None:

@@ -34,8 +34,6 @@ ROUNDS = 5
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(
         ByDevice((1, 8, 64, 128), (1, 8)), "are attended to together"
     )
@@ -48,7 +46,6 @@ class Settings(DeviceFlags):
 
 
 def run(args: Settings) -> None:
-    """Time one layer's attention at each batch size and length; print a table, and write a record."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     sizes = [(b, t) for b in args.batch_sizes for t in args.contexts]

@@ -22,7 +22,7 @@ from labkit.bench.commands.arguments import (
 )
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.targets import record_if_asked
-from labkit.bench.comparison import ROUNDS, compare
+from labkit.bench.comparison import ROUNDS, compare, run_fresh
 from labkit.bench.limit import measure_bandwidth
 from labkit.engine.device import cache_dtype
 from labkit.engine.step.attention import AttendAndWrite
@@ -41,8 +41,6 @@ SIDE = Kind(str, "RUNG[,OPTION=VALUE,...]")
 
 @dataclass
 class Settings(WorkloadFlags):
-    """The command's flags."""
-
     rounds: int = rounds_flag(ROUNDS)
     before: str = flag(list(LADDER)[-2], "this side has this rung's options", SIDE)
     after: str = flag(list(LADDER)[-1], "this side has this rung's options", SIDE)
@@ -60,7 +58,6 @@ class Settings(WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Compare two sets of options on one workload, print the verdict and the limit, and write a record."""
     before, after = rung_options(args.before), rung_options(args.before if args.self_test else args.after)
     require_decoding(args)
     workload = workload_of(args)
@@ -87,7 +84,7 @@ def run(args: Settings) -> None:
     if args.interrupted:
         limit = workload.requested_limit(bandwidth.copy, kept)  # which takes no run
     else:
-        limit = workload.limit(workload.run(workload.make_engine(after)), bandwidth.copy, kept)
+        limit = workload.limit(run_fresh(workload, after), bandwidth.copy, kept)
     for comparison in comparisons:
         print(comparison)
     reached = 100 * limit.seconds / median(comparisons[-1].after_samples)

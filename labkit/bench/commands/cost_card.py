@@ -8,7 +8,7 @@ from shutil import get_terminal_size
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import DeviceFlags, batch_sizes_flag, length, list_of, rungs_flag
+from labkit.bench.commands.arguments import DeviceFlags, batch_sizes_flag, rungs_flag
 from labkit.bench.commands.flags import ByDevice, Kind, flag
 from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.cost_cards import cost_card, engine_key
@@ -19,11 +19,11 @@ from labkit.model import load_model
 from labkit.results.cost_cards import CostCard, RungCard
 from labkit.watch import steady_prompts
 
+PROMPT_LENGTHS = (20,), (20, 23)  # tokens of the prompts, in turn: with the first all positions are equal
+
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     models: tuple[str, ...] = flag(
         ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),
@@ -32,16 +32,9 @@ class Settings(DeviceFlags):
         Kind(lambda text: tuple(text.split(",")), "MODEL,MODEL,..."),
     )
     batch_sizes: tuple[int, ...] = batch_sizes_flag((8, 64, 128))
-    prompt_lengths: tuple[tuple[int, ...], ...] = flag(
-        "20:20,23",
-        "prompts in turn have this many tokens: 20 makes all positions equal, 20,23 does not; each set, "
-        "separated by a colon, has its own cards",
-        Kind(lambda text: tuple(map(list_of(length), text.split(":"))), "N,N,...:..."),
-    )
 
 
 def run(args: Settings) -> None:
-    """Count a steady step for each rung, model, batch size and set of prompts; print and record the cards."""
     device = pick_device(args.device)
     samples: list[RungCard] = []
     cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
@@ -49,7 +42,7 @@ def run(args: Settings) -> None:
         for name in args.models:
             model = load_model(name)
             for rung, batch_size, lengths in tqdm(
-                list(product(args.rungs, args.batch_sizes, args.prompt_lengths)), desc=name
+                list(product(args.rungs, args.batch_sizes, PROMPT_LENGTHS)), desc=name
             ):
                 engine = InferenceEngine(
                     model,

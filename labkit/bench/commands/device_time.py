@@ -28,8 +28,6 @@ WARMUP_STEPS = 5  # of the profiler: the first ones pay for its start
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
     context: int = flag(256, "each request holds this many tokens", LENGTH)
@@ -37,8 +35,10 @@ class Settings(ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Trace each rung at each batch size, print its kernels, and write a record if asked for."""
+    """Raises OptionError without a GPU."""
     device = pick_device(args.device)
+    if device.type != "cuda":
+        raise OptionError("the time of kernels is measured on a CUDA GPU; there is none here")
     model = model_of(args)
     samples: list[TracedStep] = []
     pairs = list(product(args.batch_sizes, args.rungs))
@@ -52,7 +52,10 @@ def run(args: Settings) -> None:
                 cache=CacheConfig(prefix_cache=False),
                 scheduler=SchedulerConfig(batch_size, batch_size, batch_size * args.context),
             )
-            made = device_time(engine, rung, prompts, args.steps)
+            with steady_decode(engine, prompts, max_new_tokens=2 * WARMUP_STEPS + args.steps + 5):
+                events = traced_events(engine, WARMUP_STEPS + args.steps)
+            context_len = args.context + WARMUP_STEPS + args.steps // 2
+            made = read_device_time(events, rung, batch_size, context_len, args.steps)
             print(
                 f"\nrung {rung}, B = {batch_size}: {made.step_us:.0f} µs per step, idle {made.idle_share:.1%}"
             )
@@ -62,24 +65,8 @@ def run(args: Settings) -> None:
 
 
 def kernel_table(made: TracedStep) -> pd.DataFrame:
-    """The twelve kernels of a step that take longest: a row per kernel."""
     rows = [(k.name[:70], round(k.count, 1), round(k.us, 1)) for k in made.kernels[:12]]
     return pd.DataFrame(rows, columns=["kernel", "per step", "µs"]).set_index("kernel")
-
-
-def device_time(
-    engine: InferenceEngine, rung: str, prompts: Sequence[Sequence[int]], num_steps: int
-) -> TracedStep:
-    """Trace `num_steps` decode steps of these prompts, which have one length. rung: the engine's.
-
-    Raises OptionError without a GPU.
-    """
-    if engine.device.type != "cuda":
-        raise OptionError("the time of kernels is measured on a CUDA GPU; there is none here")
-    with steady_decode(engine, prompts, max_new_tokens=2 * WARMUP_STEPS + num_steps + 5):
-        events = traced_events(engine, WARMUP_STEPS + num_steps)
-    context_len = len(prompts[0]) + WARMUP_STEPS + num_steps // 2
-    return read_device_time(events, rung, len(prompts), context_len, num_steps)
 
 
 def read_device_time(

@@ -42,8 +42,6 @@ DIALED_BATCHES, DIALED_PROMPT = (1, 8, 64), 160
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     model: str = flag("smollm2-135m", "the command measures this chat model", Kind(str, "MODEL"))
     rounds: int = rounds_flag(2)
     max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
@@ -66,7 +64,6 @@ class Answer(NamedTuple):
 
 
 def run(args: Settings) -> None:
-    """Measure the tasks, or the chances that were asked for, print a table, and write a record if asked."""
     device, model = pick_device(args.device), load_model(args.model, seed=args.seed)
     bandwidth, kind = measure_bandwidth(device), "drafts" if args.acceptance is None else "drafts_dial"
     samples: list[Any] = []
@@ -129,9 +126,7 @@ def dial(
     measures = [partial(answer, engine, prompts, params) for engine in engines]
     for each in args.acceptance if drafts_each(batch_size) else (0.0,):
         chance.fill_(each)
-        for measure in measures:
-            measure()
-        before, after = in_turn(measures, args.rounds)
+        before, after = in_turn(measures, args.rounds, warm_up=1)
         times = (tuple(run.seconds for run in side) for side in (before, after))
         samples.append(
             DialedRun(
@@ -164,7 +159,6 @@ def engine_for(
 
 
 def answer(engine: InferenceEngine, prompts: list[list[int]], params: SamplingParams) -> Answer:
-    """The likeliest answers."""
     before = engine.stats().counters
     completions = engine.generate(prompts, params)
     after = engine.stats().counters

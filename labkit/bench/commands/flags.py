@@ -57,12 +57,10 @@ class Flags:
 
     @classmethod
     def flags(cls) -> list[Field]:
-        """The fields that are flags."""
         return [each for each in fields(cls) if each.metadata]
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:
-        """Add a flag for each field."""
         for each in cls.flags():
             name, default = f"--{each.name.replace('_', '-')}", each.default
             what, kind, choices, also = each.metadata.values()
@@ -91,14 +89,12 @@ class Flags:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The values as a record has them."""
         values = {each.name: getattr(self, each.name) for each in self.flags() if each.name != "json"}
         marked = {"interrupted": True} if self.interrupted else {}
         plain = {n: str(v) if isinstance(v, Path | EngineOptions) else v for n, v in values.items()}
         return plain | marked
 
     def mark_interrupted(self) -> None:
-        """Note that Ctrl-C ended the measurement early."""
         self.interrupted = True
 
     @contextmanager
@@ -116,7 +112,6 @@ class Flags:
 
 
 def as_written(value: object) -> str:
-    """A value as it is written on a command line: "1,8,64"."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -41,13 +41,10 @@ AFTER = 70.0  # seconds for which requests come, beside a cold start
 
 @dataclass
 class Settings(RecordFlags):
-    """The command's flags."""
-
     seed: int = flag(0, "requests are drawn with this seed", SEED)
 
 
 def run(args: Settings) -> None:
-    """Simulate every fleet, say what came of it, and write a record."""
     device = pick_device(args.device)
     target = own_target(args, "fleet", device)
     service, samples = Service.recorded(FINISHED.number), list[FleetRun]()

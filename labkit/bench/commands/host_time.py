@@ -1,6 +1,5 @@
 """host-time: times what a decode step costs the host, the model taken out, for each rung and batch size."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -30,8 +29,6 @@ from labkit.results.host_time import HostTime, RungHostTime
 
 @dataclass
 class Settings(RecordFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag()
     rounds: int = rounds_flag(3)
     batch_sizes: tuple[int, ...] = batch_sizes_flag(BATCH_SIZES)
@@ -44,7 +41,6 @@ class Settings(RecordFlags):
 
 
 def run(args: Settings) -> None:
-    """Time the host's part of a step for each rung and batch size; print a table and write a record."""
     device = pick_device(args.device)
     path = own_target(args, "host_time", device)
     times: dict[str, list[HostTime]] = {rung: [] for rung in args.rungs}
@@ -54,21 +50,6 @@ def run(args: Settings) -> None:
             for rung, made in zip(args.rungs, in_turn(measures, args.rounds), strict=True):
                 times[rung] += made
     print("GPT-2's layers, no model: microseconds of a step, the median")
-    print(host_table(times).to_string())
-    settings = {**args.settings, "model": "none, GPT-2's layers"}
-    samples = [RungHostTime(rung, time) for rung, made in times.items() for time in made]
-    write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
-
-
-def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) -> HostTime:
-    """Host times of one run on a rung, with a fresh engine."""
-    engine = host_engine(LADDER[rung].options, batch_size, device)
-    return time_host_steps(engine, args.steps, args.prompt_lengths)
-
-
-def host_table(times: Mapping[str, Sequence[HostTime]]) -> pd.DataFrame:
-    """Microseconds, the median: per rung a row for a step and one for tables and append per layer; a column
-    per batch size."""
     rows = {}
     for rung, made in times.items():
         sizes = dict.fromkeys(t.batch_size for t in made)
@@ -76,4 +57,12 @@ def host_table(times: Mapping[str, Sequence[HostTime]]) -> pd.DataFrame:
             rows[f"{rung} {name}"] = {
                 f"B = {b}": round(median(getattr(t, us) for t in made if t.batch_size == b)) for b in sizes
             }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    print(pd.DataFrame.from_dict(rows, orient="index").to_string())
+    settings = {**args.settings, "model": "none, GPT-2's layers"}
+    samples = [RungHostTime(**vars(time), rung=rung) for rung, made in times.items() for time in made]
+    write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
+
+
+def one_run(rung: str, batch_size: int, device: torch.device, args: Settings) -> HostTime:
+    engine = host_engine(LADDER[rung].options, batch_size, device)
+    return time_host_steps(engine, args.steps, args.prompt_lengths)

@@ -31,8 +31,6 @@ BLOCK_SIZE = 64
 
 @dataclass
 class Settings(ServedFlags):
-    """The command's flags."""
-
     readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
     prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
@@ -48,10 +46,7 @@ class Settings(ServedFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every side in turn, say how each run went, and print a table; write a record if one is wanted.
-
-    Raises StreamError if a reader is not served.
-    """
+    """Raises StreamError if a reader is not served."""
     device = pick_device(args.device)
     blocks = -(-(args.prompt_tokens + args.max_new_tokens) // BLOCK_SIZE)
     size = args.readers, args.prompt_tokens, args.max_new_tokens
@@ -90,11 +85,9 @@ def run(args: Settings) -> None:
 
 
 def said(line: str) -> None:
-    """Say how far the command has come, and when."""
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
 def in_words(run: HttpRun) -> str:
-    """A run in one line."""
     ttft = 1e3 * median(run.ttft)
     return f"{run.side}: {run.rate:,.0f} tokens/s in {run.seconds:.2f} s, TTFT p50 {ttft:.1f} ms"

@@ -30,36 +30,27 @@ ROUNDS = 10
 
 @dataclass
 class Settings(DeviceFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice(BATCH_SIZES, (1, 8, 64)), "are written together")
     repeats: int = flag(15, "each form and size is measured this many times", COUNT)
 
 
 def run(args: Settings) -> None:
-    """Time each form of the K/V write at each batch size, print a table, and write a record if asked for."""
     device = pick_device(args.device)
     bandwidth = measure_bandwidth(device)
     times: list[AppendTime] = []
     with args.until_interrupted(times):
         for batch_size in tqdm(args.batch_sizes, desc="B"):
             times += time_appends(batch_size, device, args.repeats)
-    print(append_table(times, bandwidth.copy).to_string())
-    print(f"Memory: {bandwidth}")
-    record_if_asked(args, "kv_append", device, times, bandwidth, model="none, a layer of GPT-2's")
-
-
-def append_table(times: list[AppendTime], bandwidth: float) -> pd.DataFrame:
-    """A row per batch size: microseconds of each path, and the rate of the fastest."""
-    rows: dict[int, dict[str, float]] = {}
+    rows: dict[int, dict[str, float]] = {}  # by batch size: the time of each path, and the best rate
     for made in times:
-        row = rows.setdefault(made.batch_size, {})
-        row[f"{made.path} (µs)"] = round(made.device_us, 2)
+        rows.setdefault(made.batch_size, {})[f"{made.path} (µs)"] = round(made.device_us, 2)
     for batch_size, row in rows.items():
         best = max(made.rate for made in times if made.batch_size == batch_size)
         row["best, GB/s"] = round(best / 1e9, 1)
-        row["best, % of copy"] = round(100 * best / bandwidth, 1)
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("B")
+        row["best, % of copy"] = round(100 * best / bandwidth.copy, 1)
+    print(pd.DataFrame.from_dict(rows, orient="index").rename_axis("B").to_string())
+    print(f"Memory: {bandwidth}")
+    record_if_asked(args, "kv_append", device, times, bandwidth, model="none, a layer of GPT-2's")
 
 
 def append_calls(batch_size: int, device: torch.device) -> tuple[dict[str, list[Callable[[], None]]], int]:

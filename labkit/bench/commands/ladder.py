@@ -3,7 +3,6 @@
 A round runs every rung twice: 00 01 … 01 00.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,14 +22,13 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.flags import ByDevice, replaced_default
 from labkit.bench.commands.scheduler import run_sample
 from labkit.bench.commands.targets import own_target, write_own
-from labkit.bench.comparison import in_turn
+from labkit.bench.comparison import in_turn, run_fresh
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import ALIKE
 from labkit.bench.record import make_record
-from labkit.bench.workload import Workload
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
-from labkit.results import Run, RunsRecord
+from labkit.results import RunsRecord
 from labkit.results.runs import total_paths
 
 ON_A_CPU = (
@@ -41,8 +39,6 @@ ON_A_CPU = (
 
 @dataclass
 class Settings(RecordFlags, WorkloadFlags):
-    """The command's flags. On a CPU the load is one on which whole runs gain there."""
-
     load: str = replaced_default(WorkloadFlags, "load", ByDevice(ALIKE, "assistant"))
     num_requests: int = replaced_default(WorkloadFlags, "num_requests", ByDevice(16, 32))
     max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", ByDevice(64, 32))
@@ -52,7 +48,7 @@ class Settings(RecordFlags, WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Run each rung in turn, print a table, and write a record. Raises OptionError if nothing is decoded."""
+    """Raises OptionError if nothing is decoded."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "ladder", device)
@@ -60,35 +56,18 @@ def run(args: Settings) -> None:
         print(ON_A_CPU)
     workload = workload_of(args)
     bandwidth = measure_bandwidth(workload.model.device)
-    runs = run_rungs(workload, args.rungs, args.rounds, args.mark_interrupted)
+    measures = [partial(run_fresh, workload, LADDER[rung].options) for rung in args.rungs]
+    with tqdm(total=2 * args.rounds * len(measures), unit=" runs") as bar:
+        made = in_turn(measures, args.rounds, bar.update, args.mark_interrupted, warm_up=1)
     print(
         f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
     )
-    samples = [run_sample(rung, workload, run, bandwidth.copy) for rung, made in runs.items() for run in made]
+    by_rung = zip(args.rungs, made, strict=True)
+    samples = [run_sample(rung, workload, run, bandwidth.copy) for rung, runs in by_rung for run in runs]
     record = make_record("ladder", workload.model.device, bandwidth, args.settings, samples)
     print(ladder_table(record).to_string())
     print(f"Limit at {bandwidth}")
     write_own(record, path)
-
-
-def run_rungs(
-    workload: Workload, rungs: tuple[str, ...], rounds: int, interrupted: Callable[[], object] | None = None
-) -> dict[str, list[Run]]:
-    """The runs of each rung, made in turn after a warm-up run per rung; every run has a fresh engine.
-
-    interrupted: as `in_turn` has it.
-    """
-    with tqdm(total=len(rungs) * (1 + 2 * rounds), unit=" runs") as bar:
-
-        def run_once(rung: str) -> Run:
-            made = workload.run(workload.make_engine(LADDER[rung].options))
-            bar.update()
-            return made
-
-        for rung in rungs:
-            run_once(rung)
-        made = in_turn([partial(run_once, rung) for rung in rungs], rounds, interrupted=interrupted)
-    return dict(zip(rungs, made, strict=True))
 
 
 def ladder_table(record: RunsRecord) -> pd.DataFrame:

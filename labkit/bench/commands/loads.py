@@ -11,7 +11,7 @@ reason.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tqdm import tqdm
 
@@ -32,7 +32,7 @@ from labkit.bench.commands.peers import peer_versions
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
-from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, PeerRuns, run_peers
+from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM, run_peers
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
@@ -48,8 +48,6 @@ OTHERS = (DYNAMIC, PADDED, CONTINUOUS, COMPILED, VLLM)
 
 @dataclass
 class Settings(RecordFlags, ModelFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
     num_requests: int = flag(ByDevice(64, 8), "each load has this many requests", COUNT)
     max_new_tokens: int = flag(ByDevice(128, 16), "a request makes at most this many tokens", COUNT)
@@ -59,11 +57,7 @@ class Settings(RecordFlags, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every load through every engine that can serve it, print tables, and write a record.
-
-    It is written after each load: if a long run is stopped, the loads before are kept. Raises OptionError if
-    nothing is decoded, or if a load does not fit the model.
-    """
+    """The record is written after each load: if a long run is stopped, the loads before are kept."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "loads", device)
@@ -87,8 +81,21 @@ def run(args: Settings) -> None:
             started = time.perf_counter()
             with tqdm(desc=name, unit=" runs") as bar:
                 ran = run_peers(workload, args.rungs, args.rounds, bar.update, OTHERS)
-            left_out[name], limits[name] = ran.left_out, limit_of(workload).to_dict()
-            samples += samples_of(name, workload, ran)
+            left_out[name], limits[name] = ran.left_out, asdict(limit_of(workload))
+            is_greedy = all(request.params.is_greedy for request in workload.requests)
+            samples += [
+                LoadRun(
+                    load=name,
+                    engine=engine,
+                    seconds=made.seconds,
+                    tokens=made.tokens,
+                    equal_requests=ran.equal_requests(made) if is_greedy else None,
+                    ttft=tuple(round(s, 7) for s in made.ttft) if workload.has_arrivals else (),
+                    itl_us=tuple(round(1e6 * s) for s in made.itl) if workload.has_arrivals else (),
+                )
+                for engine, runs in ran.runs.items()
+                for made in runs
+            ]
             write_record(record_of(args), path)
             print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
     record = record_of(args)
@@ -125,26 +132,7 @@ def load_workload(name: str, model: LanguageModel, args: Settings) -> Workload:
     return workload
 
 
-def samples_of(name: str, workload: Workload, ran: PeerRuns) -> list[LoadRun]:
-    """The runs of a load as a record holds them."""
-    greedy = all(request.params.is_greedy for request in workload.requests)
-    return [
-        LoadRun(
-            load=name,
-            engine=engine,
-            seconds=made.seconds,
-            tokens=made.tokens,
-            equal_requests=ran.equal_requests(made) if greedy else None,
-            ttft=tuple(round(s, 7) for s in made.ttft) if workload.has_arrivals else (),
-            itl_us=tuple(round(1e6 * s) for s in made.itl) if workload.has_arrivals else (),
-        )
-        for engine, runs in ran.runs.items()
-        for made in runs
-    ]
-
-
 def limit_of(workload: Workload) -> LoadLimit:
-    """What the load asks at least."""
     decode = workload.requested_limit(bandwidth=1.0)
     return LoadLimit(
         tokens=sum(workload.max_new_tokens),

@@ -22,7 +22,7 @@ from labkit.bench.commands.arguments import (
 from labkit.bench.commands.flags import Kind, flag
 from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.peers import (
+from labkit.bench.peers.together import (
     COMPILED,
     CONTINUOUS,
     DYNAMIC,
@@ -50,8 +50,6 @@ OTHERS = {
 
 @dataclass
 class Settings(RecordFlags, WorkloadFlags):
-    """The command's flags."""
-
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
     others: tuple[str, ...] = flag(
         tuple(OTHERS), "these other engines run", Kind(names_of(OTHERS), "NAME,NAME,...")
@@ -60,10 +58,7 @@ class Settings(RecordFlags, WorkloadFlags):
 
 
 def run(args: Settings) -> None:
-    """Run labkit's rungs and the other engines in turn, print a table, and write a record.
-
-    Raises OptionError unless all requests are there at the start and make all their tokens.
-    """
+    """Raises OptionError unless all requests are there at the start and make all their tokens."""
     if not args.no_stop_on_eos:
         raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
     path = own_target(args, "peers", pick_device(args.device))

@@ -18,15 +18,12 @@ from labkit.watch import steady_decode
 
 @dataclass
 class Settings(ModelFlags, RungFlag):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
     context: int = flag(256, "each prompt has this many tokens", LENGTH)
     steps: int = flag(30, "this many decode steps are timed for each batch size", COUNT)
 
 
 def run(args: Settings) -> None:
-    """Time and profile a rung's decode step at each batch size, print reports, and write a record."""
     engine = InferenceEngine(
         model_of(args),
         LADDER[args.rung].options,
@@ -40,38 +37,23 @@ def run(args: Settings) -> None:
     samples: list[ProfiledStep] = []
     with args.until_interrupted(samples):
         for batch_size in tqdm(args.batch_sizes, desc="batch sizes"):
-            samples.append(measure(engine, batch_size, args, bandwidth.copy))
+            prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
+            with steady_decode(engine, prompts):
+                paths_before = engine.stats().append_paths
+                context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
+                step_seconds = time_decode_steps(engine, args.steps)
+                append_paths = difference(paths_before, engine.stats().append_paths)
+                profile = profile_decode_step(engine)
+            limit = decode_limit(engine.model.network, context_lens, bandwidth.copy).seconds
+            timed = tuple(step_seconds), append_paths, limit, profile
+            samples.append(ProfiledStep(args.rung, batch_size, *timed))
     print(f"{engine.model}, rung {args.rung}, context {args.context}, {bandwidth}")
     for sample in samples:
-        report(sample)
+        step, limit = sample.median_seconds, sample.limit_seconds
+        print(
+            f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
+            f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
+        )
+        for name, us in durations(sample.profile.ranges).items():
+            print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")
     record_if_asked(args, "profile", engine.device, samples, bandwidth)
-
-
-def measure(engine: InferenceEngine, batch_size: int, args: Settings, bandwidth: float) -> ProfiledStep:
-    """Time and profile decode steps at one batch size: step times, append paths, and one profiled step."""
-    prompts = [[i % engine.model.config.vocab_size for i in range(args.context)]] * batch_size
-    with steady_decode(engine, prompts):
-        paths_before = engine.stats().append_paths
-        context_lens = [s.num_tokens + args.steps // 2 for s in engine.scheduler.running.values()]
-        step_seconds = time_decode_steps(engine, args.steps)
-        append_paths = difference(paths_before, engine.stats().append_paths)
-        profile = profile_decode_step(engine)
-    return ProfiledStep(
-        rung=args.rung,
-        batch_size=batch_size,
-        step_seconds=tuple(step_seconds),
-        append_paths=append_paths,
-        limit_seconds=decode_limit(engine.model.network, context_lens, bandwidth).seconds,
-        profile=profile,
-    )
-
-
-def report(sample: ProfiledStep) -> None:
-    """Print a batch size's step time, its limit, and the share of each named range."""
-    step, limit = sample.median_seconds, sample.limit_seconds
-    print(
-        f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {sample.batch_size / step:,.0f} tokens/s, "
-        f"{100 * limit / step:.1f} % of the limit ({1e3 * limit:.3f} ms)"
-    )
-    for name, us in durations(sample.profile.ranges).items():
-        print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")

@@ -44,8 +44,6 @@ PROFILED = 16  # tokens that are left to the first request when the last has com
 
 @dataclass
 class Settings(RungFlag, ModelFlags):
-    """The command's flags."""
-
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
     prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
     max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens", COUNT)
@@ -53,12 +51,17 @@ class Settings(RungFlag, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run every side in turn for each number of requests; the first rank prints a table and writes a record.
-
-    Raises OptionError outside of a torchrun job, and RankError if a rank fails.
-    """
+    """Raises OptionError outside of a torchrun job, and RankError if a rank fails."""
     ranks = TorchRanks(args.device)
-    model = drawn_or_loaded(args, ranks)
+    kind, _, size = args.model.rpartition(":")
+    dtype = default_dtype(ranks.device)
+    if kind == "random" and size in RANDOM_CONFIGS:  # drawn there: it takes seconds where a CPU takes minutes
+        config = RANDOM_CONFIGS[size]
+        network = random_network(config, args.seed, ranks.device).to(dtype)
+        words = WordTokenizer(config.vocab_size, config.eos_token_id)
+        model = LanguageModel(args.model, network, words)
+    else:
+        model = load_model(args.model, seed=args.seed).to(ranks.device, dtype)
     sides = make_sides(args, model, ranks)
     samples = list[RanksRun]()
     for requests in args.batch_sizes:
@@ -69,28 +72,12 @@ def run(args: Settings) -> None:
             if kernels is not None:
                 samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
         if ranks.rank == 0:
-            tell(args, model, ranks, samples)
+            about = args.settings | {"ranks": ranks.size}
+            record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), about, samples)
+            print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
+            if args.json:
+                write_record(record, args.json)
     ranks.leave()
-
-
-def tell(args: Settings, model: LanguageModel, ranks: TorchRanks, samples: list[RanksRun]) -> None:
-    """Print what was measured so far, and write a record of it if one is wanted."""
-    settings = {**args.settings, "ranks": ranks.size}
-    record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), settings, samples)
-    print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
-    if args.json:
-        write_record(record, args.json)
-
-
-def drawn_or_loaded(args: Settings, ranks: TorchRanks) -> LanguageModel:
-    """The model of the flags, whole. Weights of published sizes are drawn on each rank's own device, which
-    takes seconds where a CPU takes minutes."""
-    config = RANDOM_CONFIGS.get(args.model.removeprefix("random:"))
-    dtype = default_dtype(ranks.device)
-    if config is None or not args.model.startswith("random:"):
-        return load_model(args.model, seed=args.seed).to(ranks.device, dtype)
-    network = random_network(config, args.seed, ranks.device).to(dtype)
-    return LanguageModel(args.model, network, WordTokenizer(config.vocab_size, config.eos_token_id))
 
 
 def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload:
@@ -129,7 +116,6 @@ def serve(workload: Workload, side: str, engine_and_lead: tuple[Any, Lead]) -> R
 
 
 def kernels_of_a_step(engine: InferenceEngine, workload: Workload) -> dict[str, float]:
-    """Microseconds that each kernel of a steady decode step takes, by name."""
     prompts = workload.prompt_ids()
     joining = sum(-(-len(prompt) // FEW_PROMPT_TOKENS) for prompt in prompts)  # steps until the last is there
     with steady_decode(engine, prompts, max_new_tokens=joining + PROFILED):

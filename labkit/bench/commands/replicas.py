@@ -47,8 +47,6 @@ ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their 
 
 @dataclass
 class Settings(ServedFlags):
-    """The command's flags."""
-
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
     policies: tuple[str, ...] = flag(
         ("prefix",),
@@ -80,11 +78,7 @@ class Settings(ServedFlags):
 
 
 def run(args: Settings) -> None:
-    """Start every application in turn, say how its runs went, and print a table; write a record if one is
-    wanted.
-
-    Raises OptionError without Ray, and StreamError if a reader is not served.
-    """
+    """Raises OptionError without Ray, and StreamError if a reader is not served."""
     if find_spec("ray") is None:
         raise OptionError("this needs Ray: pip install -e '.[cluster]'")
     from labkit.serve.ray_app import AppArgs
@@ -141,7 +135,6 @@ def run(args: Settings) -> None:
 
 
 def in_words(run: ReplicasRun) -> str:
-    """A run in one line."""
     rate, answered = f"{run.rate:,.0f} tokens/s in {run.seconds:.2f} s", "+".join(map(str, run.answered))
     reused = f"{run.reused_share:.1%} of the prompts' tokens reused"
     return f"replicas: {run.replicas}, {run.side}: {answered} requests, {rate}, {reused}"

@@ -4,8 +4,10 @@ For each manner of sampling the two rungs run in turn, with one engine each for 
 decoding alone. One round is too few for a verdict.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
 from tqdm import tqdm
 
@@ -46,8 +48,6 @@ MANNERS: dict[str, tuple[dict[str, float], int | None]] = {
 
 @dataclass
 class Settings(RecordFlags, ModelFlags):
-    """The command's flags."""
-
     num_requests: int = flag(ByDevice(64, 16), "this many requests are served", COUNT)
     max_new_tokens: int = flag(ByDevice(256, 32), "a request makes at most this many tokens", COUNT)
     max_batch_size: int = flag(ByDevice(64, 16), "at most this many requests are decoded together", BATCH)
@@ -55,10 +55,7 @@ class Settings(RecordFlags, ModelFlags):
 
 
 def run(args: Settings) -> None:
-    """Run each manner of sampling on both rungs in turn, print a table, and write a record.
-
-    Raises OptionError if nothing is decoded, or if the texts are longer than the model takes.
-    """
+    """Raises OptionError if nothing is decoded, or if the texts are longer than the model takes."""
     require_decoding(args)
     device = pick_device(args.device)
     path = own_target(args, "sampling", device)
@@ -67,10 +64,12 @@ def run(args: Settings) -> None:
     require_positions(workloads["greedy"], args)
     engines = {rung: workloads["greedy"].make_engine(LADDER[rung].options) for rung in RUNGS}
     samples: list[SamplingRun] = []
-    num_runs = len(MANNERS) * len(RUNGS) * (2 * args.rounds + 1)
+    num_runs = len(MANNERS) * len(RUNGS) * 2 * args.rounds
     with tqdm(total=num_runs, unit=" runs") as bar, args.until_interrupted(samples):
         for name, workload in workloads.items():
-            samples += runs_in_turn(name, workload, engines, args.rounds, bar.update)
+            first: list[tuple[int, ...]] = []
+            measures = [partial(measured, name, workload, *each, first) for each in engines.items()]
+            samples += chain(*in_turn(measures, args.rounds, bar.update, warm_up=1))
     record = make_record("sampling", device, measure_bandwidth(device), args.settings, samples)
     print(f"{model}, {args.num_requests} requests x {args.max_new_tokens} tokens")
     print(record.table().to_string())
@@ -93,34 +92,19 @@ def manner_workload(
     return Workload(model, requests, model.device, scheduler)
 
 
-def runs_in_turn(
-    name: str,
-    workload: Workload,
-    engines: Mapping[str, InferenceEngine],
-    rounds: int,
-    progress: Callable[[], object],
-) -> list[SamplingRun]:
-    """Run a workload on both rungs in turn, after a run of each that is not measured."""
-    first: list[tuple[int, ...]] = []
-
-    def measured(rung: str) -> SamplingRun:
-        engine = engines[rung]
-        before = engine.stats().counters
-        texts = step_through(workload, engine).token_ids
-        after = engine.stats().counters
-        if not first:
-            first.extend(texts)
-        return SamplingRun(
-            manner=name,
-            rung=rung,
-            decode_seconds=after.decode_seconds - before.decode_seconds,
-            decode_steps=after.decode_steps - before.decode_steps,
-            tokens=sum(map(len, texts)),
-            equal_requests=sum(a == b for a, b in zip(texts, first, strict=True)),
-        )
-
-    for rung in engines:
-        measured(rung)
-        progress()
-    in_order = in_turn([lambda rung=rung: measured(rung) for rung in engines], rounds, progress)
-    return [sample for runs in in_order for sample in runs]
+def measured(
+    name: str, workload: Workload, rung: str, engine: InferenceEngine, first: list[tuple[int, ...]]
+) -> SamplingRun:
+    """A run of a workload. first: the texts of its first run, which are added by that."""
+    before = engine.stats().counters
+    texts = step_through(workload, engine).token_ids
+    after = engine.stats().counters
+    first += [] if first else texts
+    return SamplingRun(
+        manner=name,
+        rung=rung,
+        decode_seconds=after.decode_seconds - before.decode_seconds,
+        decode_steps=after.decode_steps - before.decode_steps,
+        tokens=sum(map(len, texts)),
+        equal_requests=sum(a == b for a, b in zip(texts, first, strict=True)),
+    )

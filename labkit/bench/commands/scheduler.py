@@ -17,20 +17,13 @@ from labkit.bench.commands.arguments import RunFlags, workload_of
 from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import record_if_asked
 from labkit.bench.limit import Bandwidth, measure_bandwidth
-from labkit.bench.profile import write_trace
 from labkit.bench.workload import Workload
-from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.results.runs import Run, RungRun, total_paths
-from labkit.watch import steady_decode
-
-TRACED_STEPS = 5
 
 
 @dataclass
 class Settings(RunFlags):
-    """The command's flags."""
-
     mode: str = flag(
         "online",
         "requests join and leave the batch at any step (default: %(default)s, the only one)",
@@ -39,15 +32,13 @@ class Settings(RunFlags):
 
 
 def run(args: Settings) -> None:
-    """Run the workload on a rung several times and print a summary; write what was asked for."""
     workload = workload_of(args)
     engine = workload.make_engine(LADDER[args.rung].options)
     bandwidth = measure_bandwidth(engine.device)
     runs = repeat(args, workload, lambda progress: workload.run(engine, progress))
     print(f"{engine.model}, rung {args.rung}")
     print_summary(runs, args)
-    print_limit(workload, runs, bandwidth)
-    finish("scheduler", args, workload, engine, runs, bandwidth)
+    finish("scheduler", args, workload, runs, bandwidth)
 
 
 def repeat(
@@ -68,7 +59,6 @@ def repeat(
 
 
 def print_summary(runs: Sequence[Run], args: Settings) -> None:
-    """Print the lines of the write-ups' summary."""
 
     def line(name: str, unit: str, digits: int, value: Callable[[Run], float]) -> None:
         values = [value(run) for run in runs]
@@ -88,42 +78,22 @@ def print_summary(runs: Sequence[Run], args: Settings) -> None:
     line("Latency", "ms", 2, lambda run: 1e3 * median(run.latency.latency))
 
 
-def print_limit(workload: Workload, runs: Sequence[Run], bandwidth: Bandwidth) -> None:
-    """Print which append paths ran, and how near decoding comes to what the device allows."""
+def finish(kind: str, args: Settings, workload: Workload, runs: Sequence[Run], bandwidth: Bandwidth) -> None:
+    """Print which append paths ran and how near decoding comes to its limit; write a record, if asked for."""
     print(f"Append paths, all measured runs: {total_paths(runs)}")
-    if not all(run.decoded_tokens for run in runs):
-        print("Limit of decode: some run decoded nothing")
-        return
-    limit = workload.limit(runs[0], bandwidth.copy)
-    reached = median(workload.limit(run, bandwidth.copy).seconds / run.decode_seconds for run in runs)
-    print(
-        f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB at "
-        f"{bandwidth}, measured); reached {100 * reached:.1f} %"
-    )
-
-
-def finish(
-    kind: str,
-    args: Settings,
-    workload: Workload,
-    engine: InferenceEngine,
-    runs: Sequence[Run],
-    bandwidth: Bandwidth,
-) -> None:
-    """Write the record and the trace, if they are asked for; no trace of an engine that was interrupted."""
+    if all(run.decoded_tokens for run in runs):
+        limit = workload.limit(runs[0], bandwidth.copy)
+        reached = median(workload.limit(run, bandwidth.copy).seconds / run.decode_seconds for run in runs)
+        print(
+            f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB at "
+            f"{bandwidth}, measured); reached {100 * reached:.1f} %"
+        )
     samples = [run_sample(args.rung, workload, run, bandwidth.copy) for run in runs]
-    record_if_asked(args, kind, engine.device, samples, bandwidth)
+    record_if_asked(args, kind, workload.model.device, samples, bandwidth)
     if args.json:
         print(f"Record: {args.json}")
-    if args.profile and not args.interrupted:
-        path = args.profile / f"{kind}_rung{args.rung}.json"
-        prompts = workload.prompt_ids()[: workload.scheduler.max_batch_size]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with steady_decode(engine, prompts, max_new_tokens=TRACED_STEPS + 10):
-            write_trace(engine, TRACED_STEPS, path)
-        print(f"Trace of five decode steps: {path}")
 
 
 def run_sample(rung: str, workload: Workload, run: Run, bandwidth: float) -> RungRun:
     """A run as a record holds it, with its limit at this bandwidth in bytes per second."""
-    return RungRun(rung, run, workload.limit(run, bandwidth).seconds)
+    return RungRun(**vars(run), rung=rung, limit_seconds=workload.limit(run, bandwidth).seconds)

@@ -16,7 +16,6 @@ from labkit.bench.record import device_name, make_record, write_record
 from labkit.checks import shown
 from labkit.errors import OptionError, ProjectError
 from labkit.results import Record
-from labkit.results.record import Sample
 
 DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
 DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
@@ -34,12 +33,6 @@ def utf8(text: str) -> str:
 def target_file(text: str) -> Path:
     """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
     try_writing(text, Path(utf8(text)))
-    return Path(text)
-
-
-def target_directory(text: str) -> Path:
-    """The type of a flag that takes a directory to write in. Writing is tried at once, as for a file."""
-    try_writing(text, Path(utf8(text)) / f".labkit-{os.getpid()}")
     return Path(text)
 
 
@@ -68,7 +61,7 @@ def record_if_asked(
     args: Flags,
     kind: str,
     device: torch.device,
-    samples: Sequence[Sample],
+    samples: Sequence[object],
     bandwidth: Bandwidth | None = None,
     **more: object,
 ) -> None:

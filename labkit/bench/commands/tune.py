@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,7 +21,7 @@ from labkit.bench.commands.arguments import BATCH, COUNT, ModelFlags
 from labkit.bench.commands.flags import flag
 from labkit.bench.commands.targets import record_if_asked, try_writing
 from labkit.bench.limit import launcher, timed
-from labkit.bench.tiles import Case, Found, Measure, Product, rows_up_to, search_tiles
+from labkit.bench.tiles import Case, Measure, Product, rows_up_to, search_tiles
 from labkit.engine.device import current_device, default_dtype, pick_device
 from labkit.errors import OptionError
 from labkit.kernels import (
@@ -199,26 +198,27 @@ class GpuTileBench:
 
 @dataclass
 class Settings(ModelFlags):
-    """The command's flags."""
-
     seconds: int = flag(60, "the search lasts this many seconds", COUNT)
     max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
     ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
 
 
 def run(args: Settings) -> None:
-    """Search the tiles of the model's products, print them, keep them, and write a record if asked for.
-
-    Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file that
-    there is is damaged.
-    """
+    """Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file
+    that there is is damaged."""
     device = pick_device(args.device)
     if device.type != "cuda" or triton_status().mode != "native":
         why = triton_status().reason if device.type == "cuda" else "this command has no use on the CPU"
         raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
-    path, dtype = table_target(device), default_dtype(device)
+    path, dtype = table_path(device), default_dtype(device)
+    try:
+        try_writing(str(path), path)
+    except argparse.ArgumentTypeError as error:
+        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
     measured = tiles_for(device, dtype, can_hold=True)
-    network = shapes_of(args.model)
+    kind, _, size = args.model.rpartition(":")
+    config = RANDOM_CONFIGS.get(size) if kind == "random" else None
+    network = load_model(args.model).network if config is None else network_without_weights(config)
     products = products_of(network) if args.ranks == 1 else cut_products_of(network, args.ranks)
     bench = GpuTileBench(device, dtype)
     cases = [
@@ -228,34 +228,17 @@ def run(args: Settings) -> None:
     ]
     with tqdm(unit=" tiles", leave=False, disable=None) as bar:
         found = search_tiles(cases, bench, args.seconds, progress=bar.update)
-    samples = tuple(map(sample_of, found))
     if found:
-        print(tiles_table(samples).to_string())
-    if late := [case for case in cases if case not in {each.case for each in found}]:
+        print(tiles_table(found).to_string())
+    in_time = {(each.N, each.K, each.rows) for each in found}
+    if late := [case for case in cases if (case.product.N, case.product.K, case.rows) not in in_time]:
         names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
         print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
     if not found:
         return
     keep_table(path, [timed_tile(each, dtype) for each in found])
     print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-    record_if_asked(args, "tiles", device, samples, dtype=name_of(dtype))
-
-
-def shapes_of(name: str) -> Network:
-    """A model's network; one of a published size and random weights without them."""
-    config = RANDOM_CONFIGS.get(name.removeprefix("random:")) if name.startswith("random:") else None
-    return load_model(name).network if config is None else network_without_weights(config)
-
-
-def table_target(device: torch.device) -> Path:
-    """The file for a GPU's tiles. Writing to it is tried, and leaves nothing behind; raises OptionError if it
-    fails, before anything was measured."""
-    path = table_path(device)
-    try:
-        try_writing(str(path), path)
-    except argparse.ArgumentTypeError as error:
-        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
-    return path
+    record_if_asked(args, "tiles", device, found, dtype=name_of(dtype))
 
 
 def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTileBench) -> Case:
@@ -264,23 +247,6 @@ def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTile
     return Case(product, rows, tile_with_room(today, bench.element_size, bench.room))
 
 
-def sample_of(found: Found) -> TunedTile:
-    """What was found as a record holds it."""
-    product, rows, today = found.case
-    return TunedTile(
-        product.name,
-        product.N,
-        product.K,
-        rows,
-        tuple(map(int, today)),
-        found.today_seconds,
-        tuple(map(int, found.tile)),
-        found.seconds,
-        found.num_tried,
-    )
-
-
-def timed_tile(found: Found, dtype: torch.dtype) -> TimedTile:
-    """What was found as the user's file holds it."""
-    product, rows = found.case[:2]
-    return TimedTile(product.N, product.K, name_of(dtype), rows, found.tile, 1e6 * median(found.seconds))
+def timed_tile(found: TunedTile, dtype: torch.dtype) -> TimedTile:
+    *blocks, ring = found.tile
+    return TimedTile(found.N, found.K, name_of(dtype), found.rows, Tile(*blocks, bool(ring)), found.us)

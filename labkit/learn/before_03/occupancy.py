@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from labkit.model.random_configs import RANDOM_CONFIGS
-from labkit.results import AttentionTimeRecord
+from labkit.results import Record
 from labkit.results.kernel_times import ONE_PROGRAM
 
 # --- how many programs of a kernel a GPU holds at a time, and what that means for its memory -----------
@@ -104,7 +104,7 @@ def bytes_in_flight(bandwidth: float, latency_ns: float) -> float:
 # --- how much of the memory's bandwidth a kernel gets --------------------------------------------------
 
 
-def programs_table(record: AttentionTimeRecord, context_len: int) -> pd.DataFrame:
+def programs_table(record: Record, context_len: int) -> pd.DataFrame:
     """One layer's attention with one program per request and head, a row per batch size: the programs, what
     they read, for how long, and the part of a large copy's rate.
 

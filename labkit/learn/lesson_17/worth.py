@@ -19,7 +19,8 @@ from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
 from labkit.results import Comparison, load, load_all
-from labkit.results.drafts import DialRecord, together
+from labkit.results.drafts import together
+from labkit.results.record import Record
 from labkit.show import draw_curves
 
 GROUNDED = ("summarize", "edit", "code")
@@ -150,7 +151,7 @@ def recorded_lines() -> str:
     threads = f"{record.host.threads} thread{'s' * (record.host.threads != 1)}"
     said = [f"{record.model}, {record.host.device}, {threads}"]
     for name, tasks in (("grounded", GROUNDED), ("free", ("free",))):
-        speedup, interval = together(record.of(*tasks))
+        speedup, interval = together([sample for sample in record.samples if sample.task in tasks])
         said.append(f"{name} tasks together: ×{speedup:.2f} {interval}")
     return "\n".join(said)
 
@@ -168,7 +169,7 @@ def show_dial() -> pd.DataFrame | None:
     return table_of(records[0].samples)
 
 
-def dial_curves(record: DialRecord) -> dict[str, dict[float, float]]:
+def dial_curves(record: Record) -> dict[str, dict[float, float]]:
     """For one request: the speed-up measured for each chance, and on paper, at the price that a step with
     drafts had where all were right."""
     runs = record.only(requests=1)

@@ -7,7 +7,7 @@ from pytest import approx
 
 from labkit.bench.commands import drafts
 from labkit.results.comparison import Comparison
-from labkit.results.drafts import DialRecord, DraftedTask, DraftsRecord, together
+from labkit.results.drafts import DraftedTask, together
 from labkit.results.files import record_of
 
 
@@ -28,8 +28,7 @@ def test_tasks_are_decoded_on_both_sides_and_recorded(recorded, monkeypatch, cap
     said = capsys.readouterr().out
     assert "code: a code" in said and "grounded: x" in said and "free: x" in said
     record = record_of(made, "out")
-    assert isinstance(record, DraftsRecord)
-    (code,) = record.of("code")
+    code = record.samples[0]
     assert [sample.name for sample in record.samples] == ["a code", "a free"]
     assert len(code.comparison.before_samples) == len(code.comparison.after_samples) == 2
     assert code.new_tokens - 1 == code.steps + code.accepted > code.steps
@@ -44,7 +43,6 @@ def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(recorded, m
     made = recorded(f"{line} --acceptance 0,0.8,1")
     assert "tokens a step" in capsys.readouterr().out
     record = record_of(made, "out")
-    assert isinstance(record, DialRecord)
     assert [(run.requests, run.chance) for run in record.samples] == [
         *((requests, chance) for requests in (1, 2) for chance in (0, 0.8, 1)),
         (40, 0),  # in which nobody drafts

@@ -5,7 +5,7 @@ from sockets import network_calls
 
 from labkit.bench.commands import loads as command
 from labkit.bench.limit import forward_flops
-from labkit.bench.peers import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM
+from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 pytestmark = pytest.mark.slow

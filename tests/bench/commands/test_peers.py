@@ -2,8 +2,8 @@
 
 import pytest
 
-from labkit.bench import peers
 from labkit.bench.commands import peers as command
+from labkit.bench.peers import together as peers
 
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,9 @@
 """`scheduler` and `streaming`: the write-ups' lines, a record, a trace, and what is asked for when."""
 
-import json
 import re
 
 import pytest
-from bench_commands import NUMBER, TINY, bench
+from bench_commands import NUMBER, TINY
 from sockets import network_calls
 
 from labkit import SamplingParams, load_model
@@ -53,15 +52,6 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(recorded, capsys):
     assert [sample["tokens"] for sample in made["samples"]] == [15, 15]
     assert [sample["decoded_tokens"] for sample in made["samples"]] == [12, 12]
     assert made["settings"]["num_requests"] == 3 and made["settings"]["rung"] == "02"
-
-
-def test_a_trace_of_the_decode_is_written(monkeypatch, capsys, tmp_path):
-    line = (
-        f"scheduler {TINY} --max-new-tokens 3 --warmup-runs 0 --repeat-runs 1 --profile {tmp_path / 'traces'}"
-    )
-    bench(monkeypatch, line + " --rung 00")
-    events = json.loads((tmp_path / "traces" / "scheduler_rung00.json").read_text())["traceEvents"]
-    assert sum(event.get("name") == "labkit.model.forward" for event in events) == 5
 
 
 def test_a_load_by_its_name_is_what_is_served_and_recorded(recorded):

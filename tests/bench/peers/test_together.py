@@ -8,7 +8,6 @@ import pytest
 from peer_workloads import LEVEL, workload
 
 from labkit import load_model
-from labkit.bench import peers
 from labkit.bench.peers import together
 from labkit.bench.workload import Workload
 
@@ -21,12 +20,12 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
             raise RuntimeError("no static cache today\nand a long trace")
         return made_up
 
-    made_up = lambda: peers.PeerRun(1.0, 0.5, ((1,), (2,), (3,)))  # noqa: E731
+    made_up = lambda: together.PeerRun(1.0, 0.5, ((1,), (2,), (3,)))  # noqa: E731
     monkeypatch.setattr(together, "generate_peer", broken)
-    ran = peers.run_peers(workload(), ("00",), rounds=1, others=(peers.DYNAMIC, peers.STATIC))
-    assert ran.left_out[peers.STATIC] == "RuntimeError: no static cache today"
-    assert list(ran.runs) == ["labkit 00", peers.DYNAMIC]
-    assert ran.equal_requests(ran.runs[peers.DYNAMIC][0]) == 0
+    ran = together.run_peers(workload(), ("00",), rounds=1, others=(together.DYNAMIC, together.STATIC))
+    assert ran.left_out[together.STATIC] == "RuntimeError: no static cache today"
+    assert list(ran.runs) == ["labkit 00", together.DYNAMIC]
+    assert ran.equal_requests(ran.runs[together.DYNAMIC][0]) == 0
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarm")
@@ -46,6 +45,6 @@ def test_a_peer_that_does_not_get_ready_is_left_out(monkeypatch):
 @pytest.mark.cuda
 def test_on_a_gpu_the_static_cache_is_compiled():
     work = Workload.alike(load_model("data/tiny-gpt2"), LEVEL, 8, device="cuda")
-    ran = peers.run_peers(work, ("00", "10"), rounds=1)
-    assert ran.compiled or peers.STATIC in ran.left_out
-    assert {peers.DYNAMIC, peers.CONTINUOUS, peers.COMPILED} <= set(ran.runs), ran.left_out
+    ran = together.run_peers(work, ("00", "10"), rounds=1)
+    assert ran.compiled or together.STATIC in ran.left_out
+    assert {together.DYNAMIC, together.CONTINUOUS, together.COMPILED} <= set(ran.runs), ran.left_out
