@@ -8,49 +8,81 @@ there that reads or writes the pinned memory by itself (data/latency_variants_h2
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 NUMBERS_PER_PROGRAM = 1024
 
 
+# --- token ids to the host -------------------------------------------------------------------------
+
+
 def copy_numbers_triton(source: Tensor, target: Tensor) -> None:
-    """Start a copy of int64 [n] to int64 [n], one of them in pinned memory where the other is on a GPU, in a
-    kernel of the current stream. Its plain twin is `target.copy_(source, non_blocking=True)`.
+    """Start a copy of int64 [n] on a GPU to int64 [n] in pinned memory, in a kernel of the current stream.
+    Its plain twin is `target.copy_(source, non_blocking=True)`.
 
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    check_copy_numbers(source, target)
-    check_launchable(source.device if source.is_cuda else target.device)
-    kernel = _numbers_to_device_kernel if target.is_cuda else _numbers_to_host_kernel
+    check_tensor("source", source, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
+    check_tensor("target", target, shape=source.shape, dtype=torch.int64, last_stride_is_1=True)
+    check_launchable(source.device)
+    check_reachable("target", target, source)
     if n := len(source):
-        kernel[(triton.cdiv(n, NUMBERS_PER_PROGRAM),)](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
-
-
-@triton.jit
-def _copy_block(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target_ptr + i, tl.load(source_ptr + i, mask=i < n), mask=i < n)
-
-
-# Two names, so that a trace says which way numbers went.
-
-
-@triton.jit(do_not_specialize=["n"])
-def _numbers_to_device_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    _copy_block(source_ptr, target_ptr, n, BLOCK)
+        grid = (-(-n // NUMBERS_PER_PROGRAM),)
+        _numbers_to_host_kernel[grid](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
 
 
 @triton.jit(do_not_specialize=["n"])
 def _numbers_to_host_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    _copy_block(source_ptr, target_ptr, n, BLOCK)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target_ptr + i, tl.load(source_ptr + i, mask=i < n), mask=i < n)
 
 
-def check_copy_numbers(source: Tensor, target: Tensor) -> None:
-    """Raises ValueError unless both are int64 [n], contiguous, and what is on no GPU is pinned if the other
-    one is on a GPU."""
-    check_tensor("source", source, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
-    check_tensor("target", target, shape=source.shape, dtype=torch.int64, last_stride_is_1=True)
-    if source.is_cuda != target.is_cuda and not (source if target.is_cuda else target).is_pinned():
-        name = "source" if target.is_cuda else "target"
+# --- words to their places on the device -----------------------------------------------------------
+
+
+def packed_size(num_words: int) -> int:
+    """int64 numbers that travel for so many words of 32 bits: a place each, and the words two by two."""
+    return num_words + -(-num_words // 2)
+
+
+def scatter_words_plain(packed: Tensor, words: Tensor) -> None:
+    """Have `words[places] = numbers` done on the device of the words.
+
+    packed: int64 [packed_size(n)] on the host, pinned if the words are on a GPU: n places, none twice, and
+    then n numbers of int32, two in each. words: int32 [N].
+    """
+    n = len(packed) * 2 // 3
+    sent = packed.to(words.device, non_blocking=True)
+    words.scatter_(0, sent[:n], sent[n:].view(torch.int32)[:n])
+
+
+def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
+    """Start what `scatter_words_plain` does, in a kernel of the current stream that reads the host's memory.
+
+    Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
+    """
+    check_tensor("packed", packed, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
+    check_tensor("words", words, shape=("N",), dtype=torch.int32, last_stride_is_1=True)
+    check_launchable(words.device)
+    check_reachable("packed", packed, words)
+    n = len(packed) * 2 // 3
+    check_tensor("packed", packed, shape=(packed_size(n),))
+    check_range("packed", packed[:n], len(words))
+    if n:
+        grid = (-(-n // NUMBERS_PER_PROGRAM),)
+        _words_to_places_kernel[grid](packed, words, n, BLOCK=NUMBERS_PER_PROGRAM)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _words_to_places_kernel(packed_ptr, words_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.load(packed_ptr + i, mask=i < n)
+    numbers_ptr = (packed_ptr + n).to(tl.pointer_type(tl.int32))
+    tl.store(words_ptr + places, tl.load(numbers_ptr + i, mask=i < n), mask=i < n)
+
+
+def check_reachable(name: str, on_host: Tensor, other: Tensor) -> None:
+    """Raises ValueError unless a kernel on the other tensor's device can reach this one, too."""
+    if other.is_cuda and not (on_host.is_cuda or on_host.is_pinned()):
         raise ValueError(f"{name} is in memory that a GPU cannot reach: make it with pin_memory=True")

@@ -44,7 +44,7 @@ def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
     def on_rows(sessions: Sequence[InferenceSession]) -> None:
         counts[COUNTS[5]] += sum(len(session.block_ids_per_layer) for session in sessions)
 
-    def on_send(numbers: Tensor) -> None:
+    def on_send(numbers: Tensor, *_: object) -> None:
         counts[COUNTS[6]] += numbers.nbytes
 
     with (

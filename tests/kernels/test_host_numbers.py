@@ -8,10 +8,25 @@ from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
 
 from labkit.engine.step.staging import by_copy_engine
-from labkit.kernels.host_numbers import NUMBERS_PER_PROGRAM, copy_numbers_triton
+from labkit.kernels.host_numbers import (
+    NUMBERS_PER_PROGRAM,
+    copy_numbers_triton,
+    packed_size,
+    scatter_words_plain,
+    scatter_words_triton,
+)
 
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]
 both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton], ids=["copy", "kernel"])
+both_scatter = pytest.mark.parametrize("scatter", [scatter_words_plain, scatter_words_triton])
+
+
+def packed(words: dict[int, int]) -> torch.Tensor:
+    """int64 [packed_size(n)], of words by their places."""
+    numbers = torch.tensor([*words.values()] + [77] * (len(words) % 2), dtype=torch.int32)
+    together = torch.cat([torch.tensor([*words], dtype=torch.int64), numbers.view(torch.int64)])
+    assert len(together) == packed_size(len(words))
+    return together
 
 
 @pytest.mark.slow
@@ -25,20 +40,32 @@ def test_all_arrive_and_nothing_behind_them_is_written(copy, numbers):
     assert target.tolist() == [*numbers, 7, 7, 7]
 
 
+@both_scatter
+@given(st.dictionaries(st.integers(0, 8), st.sampled_from([0, 1, -1, 2**31 - 1, -(2**31)])))
+@example({place: place + 1 for place in range(NUMBERS_PER_PROGRAM + 1)})
+def test_each_word_comes_to_its_place_and_no_other_is_written(scatter, words):
+    there = torch.full((NUMBERS_PER_PROGRAM + 9,), 7, dtype=torch.int32)
+    scatter(packed(words), there)
+    assert there.tolist() == [words.get(place, 7) for place in range(len(there))]
+
+
 def test_what_does_not_fit_is_named():
     arguments = {"source": torch.arange(3), "target": torch.arange(3)}
     free = {"source device", "target device"}
     assert_each_wrong_tensor_is_refused(copy_numbers_triton, arguments, free)
+    arguments = {"packed": packed({1: 2}), "words": torch.zeros(3, dtype=torch.int32)}
+    free = {"packed device", "words device", "words rows", "words width"}
+    assert_each_wrong_tensor_is_refused(scatter_words_triton, arguments, free)
 
 
 @pytest.mark.cuda
 def test_on_a_gpu_a_kernel_reads_and_writes_pinned_memory():
-    there, back = torch.zeros(5000, dtype=torch.int64, device=CUDA), torch.zeros(5000).long().pin_memory()
-    copy_numbers_triton(torch.arange(5000).pin_memory(), there)
-    assert there.tolist() == list(range(5000))
-    copy_numbers_triton(there + 1, back)
+    there, back = torch.zeros(5000, dtype=torch.int32, device=CUDA), torch.zeros(5000).long().pin_memory()
+    scatter_words_triton(packed({4999 - i: i for i in range(5000)}).pin_memory(), there)
+    assert there.tolist() == list(range(5000))[::-1]
+    copy_numbers_triton(there.long(), back)
     torch.cuda.synchronize()
-    assert back.tolist() == list(range(1, 5001))
+    assert back.tolist() == list(range(5000))[::-1]
 
 
 @pytest.mark.cuda
@@ -46,5 +73,5 @@ def test_memory_that_a_gpu_cannot_reach_is_refused():
     on_gpu, pageable = torch.arange(3, device=CUDA), torch.arange(3)
     with pytest.raises(ValueError, match="target is in memory that a GPU cannot reach"):
         copy_numbers_triton(on_gpu, pageable)
-    with pytest.raises(ValueError, match="source is in memory that a GPU cannot reach"):
-        copy_numbers_triton(pageable, on_gpu)
+    with pytest.raises(ValueError, match="packed is in memory that a GPU cannot reach"):
+        scatter_words_triton(pageable, on_gpu.int())

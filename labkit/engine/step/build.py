@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import torch
 
 from labkit.engine.config import CacheConfig
@@ -58,7 +59,7 @@ from labkit.kernels import (
     triton_status,
 )
 from labkit.kernels.eight_bit import can_be_read
-from labkit.kernels.host_numbers import copy_numbers_triton
+from labkit.kernels.host_numbers import copy_numbers_triton, scatter_words_triton
 from labkit.kernels.tile_tables import tiles_for
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager, Prefixes
 from labkit.model import ModelConfig, Network
@@ -184,12 +185,14 @@ def carry_by_kernels(step: ResidentDecodeStep) -> None:
 
     A chunk's many go by copies: that kernels gain there has not been seen (data/latency_variants_h200.json).
     """
-    numbers = torch.zeros(1, dtype=torch.int64)
     if isinstance(step.slots, SlotState):  # the caller's own may send in another way
-        step.slots.staging.copy = copy_numbers_triton
-        step.slots.staging.send(numbers)
+        memory = step.slots.memory
+        memory.staging.copy = scatter_words_triton
+        memory.put("block_tables", (0, 0, slice(1)), np.zeros(1, dtype=np.int32))  # as it is by now
+        memory.write()
     step.pinned_tokens.copy = copy_numbers_triton
-    step.pinned_tokens.start_copy(numbers.to(step.kv_manager.k_cache.device)).read()
+    numbers = torch.zeros(1, dtype=torch.int64, device=step.kv_manager.k_cache.device)
+    step.pinned_tokens.start_copy(numbers).read()
 
 
 def build_sampler(parts: Parts, on_triton: bool) -> Sampler:

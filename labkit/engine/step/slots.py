@@ -15,6 +15,7 @@ from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.staging import PinnedStaging
 from labkit.kernels.distribution import OFF, pack_states, unpack_states
+from labkit.kernels.host_numbers import packed_size, scatter_words_plain
 from labkit.kvcache import KVBlockManager
 
 ALIGNMENT = 64  # words, of a tensor's beginning: a kernel is compiled anew for a pointer that is less so
@@ -23,8 +24,7 @@ ALIGNMENT = 64  # words, of a tensor's beginning: a kernel is compiled anew for 
 class SlotMemory:
     """Tensors of int32 and of int64 in one tensor of `words`, which are 32 bits.
 
-    What is `put` is gathered on the host. `write` sends it in one copy, each word with its place, and one
-    kernel brings all to their places.
+    What is `put` is gathered on the host. `write` sends it at once, each word with its place.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class SlotMemory:
             self._tensors[name] = self.words[start:end].view(dtype).view(*shape)
             self._places_of[name] = np.arange(start, end).reshape(*shape, -1)
         self.staging = PinnedStaging(packed_size(max_words), device)
+        self.staging.copy = scatter_words_plain  # from rung 11 on a kernel, on a GPU
         self.discard()
 
     def __getitem__(self, name: str) -> Tensor:
@@ -68,17 +69,11 @@ class SlotMemory:
         packed = np.empty(packed_size(count), dtype=np.int64)
         np.concatenate(places, out=packed[:count])
         np.concatenate(words, out=packed[count:].view(np.int32)[:count])
-        sent = self.staging.send(torch.from_numpy(packed))
-        self.words.scatter_(0, sent[:count], sent[count:].view(torch.int32)[:count])
+        self.staging.send(torch.from_numpy(packed), self.words)
 
     def discard(self) -> None:
         """Forget what was put and is not written."""
         self._put: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by name: places, and a word for each
-
-
-def packed_size(num_words: int) -> int:
-    """int64 numbers that travel for so many words: a place each, and the words two by two."""
-    return num_words + -(-num_words // 2)
 
 
 class SlotState:

@@ -24,7 +24,7 @@ class PinnedStaging:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
-        self.copy = by_copy_engine  # from rung 11 on a kernel, on a GPU
+        self.copy = by_copy_engine  # or what else brings a buffer's numbers to a target
         self._device = device
         self.buffers = [pinned_numbers(size, device) for _ in range(NUM_BUFFERS)]
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
@@ -32,7 +32,7 @@ class PinnedStaging:
 
     def send(self, numbers: Tensor, target: Tensor | None = None) -> Tensor:
         """int64 [n] on the host -> the first n of target, int64 on the device, which is returned whole; None:
-        a new tensor [n]."""
+        a new tensor [n]. (If `copy` is another's, a target as it takes it.)"""
         turn = (self._turn + 1) % NUM_BUFFERS
         if (copied := self._copied[turn]) is not None:
             copied.synchronize()
@@ -40,8 +40,8 @@ class PinnedStaging:
         buffer.copy_(numbers)
         if target is None:
             target = torch.empty(len(numbers), dtype=torch.int64, device=self._device)
-        self.copy(buffer, target[: len(numbers)] if len(target) > len(numbers) else target)
-        self._copied[turn] = event_behind(self._device)
+        self.copy(buffer, target)
+        self._copied[turn] = event_behind(self._device, copied)
         self._turn = turn  # only now: when a copy that failed to start is over cannot be known
         return target
 
@@ -61,8 +61,9 @@ class PinnedTokens:
         self._size = size
         self._device = device
         self.buffers = [pinned_numbers(size, device) for _ in range(num_buffers)]
-        # The last copy to each buffer.
+        # The last copy to each buffer, and the event behind it.
         self._copies: list[Callable[[], TokenCopy | None]] = [no_copy] * num_buffers
+        self._copied: list[torch.cuda.Event | None] = [None] * num_buffers
         self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
     def start_copy(self, token_ids: Tensor) -> "TokenCopy":
@@ -70,7 +71,8 @@ class PinnedTokens:
         turn = self._free_buffer()
         buffer = self.buffers[turn][: len(token_ids)]
         self.copy(token_ids, buffer)
-        copy = TokenCopy(buffer, event_behind(self._device), self.wait)
+        self._copied[turn] = event_behind(self._device, self._copied[turn])
+        copy = TokenCopy(buffer, self._copied[turn], self.wait)
         self._copies[turn] = ref(copy)
         return copy
 
@@ -81,6 +83,7 @@ class PinnedTokens:
                 return turn
         self.buffers.append(pinned_numbers(self._size, self._device))
         self._copies.append(no_copy)
+        self._copied.append(None)
         return len(self._copies) - 1
 
 
@@ -112,15 +115,19 @@ class TokenCopy:
 
 
 def by_copy_engine(source: Tensor, target: Tensor) -> None:
-    """Start a copy of int64 [n] between pinned memory and a GPU's."""
+    """Start a copy of int64 [n] between pinned memory and a GPU's, to the first n of the target."""
+    target = target[: len(source)] if len(target) > len(source) else target
     target.copy_(source, non_blocking=True)
 
 
-def event_behind(device: torch.device) -> torch.cuda.Event | None:
-    """An event that is over when all is that was launched to a GPU's current stream; None for a CPU."""
+def event_behind(device: torch.device, event: torch.cuda.Event | None) -> torch.cuda.Event | None:
+    """An event that is over when all is that was launched to a GPU's current stream; None for a CPU.
+
+    event: one that nobody waits for any more, to be used again; None: a new one, which takes longer.
+    """
     if device.type != "cuda":
         return None
-    event = torch.cuda.Event()
+    event = event or torch.cuda.Event()
     event.record(torch.cuda.current_stream(device))  # PyTorch takes longer if it must ask which device it is
     return event
 

@@ -80,9 +80,9 @@ class SpiedSlots(DeviceSlots):
         self.sent: dict[str, list] = {}
         send = self.staging.send
 
-        def counted_send(numbers: Tensor) -> Tensor:
+        def counted_send(numbers: Tensor, *target: Tensor) -> Tensor:
             self.sent["copies"] = [*self.sent.get("copies", []), len(numbers)]
-            return send(numbers)
+            return send(numbers, *target)
 
         self.staging.send = counted_send
 

@@ -69,7 +69,7 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
         """What the copy finds in the buffers by now: its own numbers, and those of the sends after it."""
         waited.append((event.number, sorted(buffer.tolist() for buffer in staging.buffers)))
 
-    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(land, made))
+    monkeypatch.setattr(module, "event_behind", lambda *_: FakeEvent(land, made))
     for i in range(NUM_BUFFERS + 3):
         staging.send(torch.full((2,), i))
     assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
@@ -78,7 +78,7 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
 def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
     """It sends three times: who runs, their state, their rows."""
     staging, made, waited = PinnedStaging(2, CPU), [], []
-    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(waited.append, made))
+    monkeypatch.setattr(module, "event_behind", lambda *_: FakeEvent(waited.append, made))
     for i in range(3):
         staging.send(torch.full((2,), i))
     assert waited == []
@@ -107,7 +107,7 @@ def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
     def land(event: FakeEvent) -> None:
         copies[event.number]._buffer.copy_(torch.tensor(landing[event.number]))
 
-    monkeypatch.setattr(module, "event_behind", lambda device: FakeEvent(land, made))
+    monkeypatch.setattr(module, "event_behind", lambda *_: FakeEvent(land, made))
     copies = [pinned_tokens.start_copy(torch.full((len(numbers),), -7)) for numbers in landing.values()]
     assert [copy.read() for copy in copies] == list(landing.values())
 
