@@ -1,6 +1,6 @@
 """Attention in the kernel of `persistent_layers`.
 
-A unit is a split of the tokens of a row's head, and a program has one or more. It stores the mean of the
+A unit is a split of the tokens of a head, and a program has one or more. It stores the mean of the
 unit's values and the logarithm of its softmax's sum; the next phase puts the splits together.
 """
 
@@ -9,15 +9,6 @@ unit's values and the logarithm of its softmax's sum; the next phase puts the sp
 from labkit.kernels.eight_bit import dequantized, load_scales, load_words, quantized, store_scales
 from labkit.kernels.running_softmax import add_piece, put_together
 from labkit.kernels.triton_runtime import tl, triton
-
-
-@triton.jit
-def place_of_unit(unit, slot_mapping_ptr, context_lens_ptr, units, H: tl.constexpr, SPLITS: tl.constexpr):
-    """Row, head, split, slot and context length of a unit; past the last one, the length is -1."""
-    b, h, split = unit // (H * SPLITS), unit // SPLITS % H, unit % SPLITS
-    slot = tl.load(slot_mapping_ptr + b, mask=unit < units, other=0)
-    context_len = tl.load(context_lens_ptr + slot, mask=unit < units, other=-1)
-    return b, h, split, slot, context_len
 
 
 @triton.jit
@@ -73,6 +64,7 @@ def attend(
     table_ptr,
     table_size,
     partials,
+    context_len,
     scale,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -83,7 +75,7 @@ def attend(
 ):
     """Attention of one unit over its split of the tokens, of which `piece` is the first. The first split
     counts the current token, too, and stores its key and value."""
-    b, h, split, _, context_len = unit
+    h, split = unit // SPLITS, unit % SPLITS
     keys, values, key_scales, value_scales = piece
     k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
     partial_ptr, log_sums_ptr = partials
@@ -91,7 +83,7 @@ def attend(
     t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
     in_head = d < D
     own_block = tl.load(table_ptr + tl.maximum(context_len, 0) // block_size).to(tl.int64)
-    new = qkv_ptr + b * (3 * E) + h * D + d
+    new = qkv_ptr + h * D + d
     query = tl.load(new, mask=in_head, other=0.0).to(tl.float32) * scale
     key = tl.load(new + E, mask=in_head, other=0.0)
     value = tl.load(new + 2 * E, mask=in_head, other=0.0)
@@ -122,10 +114,9 @@ def attend(
     is_empty = sum_total == 0.0  # a split beyond the tokens
     sum_total = tl.where(is_empty, 1.0, sum_total)
     log_sum = tl.where(is_empty, float("-inf"), all_largest + tl.log(sum_total))
-    row = b * SPLITS + split
-    tl.store(log_sums_ptr + row * H + h, log_sum)
+    tl.store(log_sums_ptr + split * H + h, log_sum)
     mean = (sum_acc / sum_total).to(partial_ptr.dtype.element_ty)
-    tl.store(partial_ptr + row * E + h * D + d, mean, mask=in_head)
+    tl.store(partial_ptr + split * E + h * D + d, mean, mask=in_head)
     if is_first & (context_len >= 0):
         head, pos = own_block * cache_stride_n + h * cache_stride_h, context_len % block_size
         token = head + pos * cache_stride_t + d
@@ -138,18 +129,16 @@ def attend(
 @triton.jit
 def load_attended(
     partials,
-    m,
     H: tl.constexpr,
     D: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Row m of attention, put together from its splits, as `load_row` gives one."""
+    """The row of attention, put together from its splits, as `load_row` gives one."""
     E: tl.constexpr = H * D
     CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
-    partial_ptr = partials[0] + m * (SPLITS * E)
-    log_sums_ptr = partials[1] + m * (SPLITS * H)
+    partial_ptr, log_sums_ptr = partials
     k = tl.arange(0, BLOCK_K)
     log_sums, parts = (), ()
     for c in tl.static_range(CHUNKS):  # all asked for at once

@@ -1,5 +1,5 @@
-"""All layers of a decode step in one kernel, for a few rows: what takes long there is the way from one kernel
-to the next.
+"""All layers of a decode step in one kernel, for a single row: what takes long there is the way from one
+kernel to the next.
 
 One program per multiprocessor stays for the whole step. A layer is five phases, and behind each phase all
 programs wait for each other at a barrier in memory. A product's weights do not depend on what is computed, so
@@ -22,7 +22,6 @@ from labkit.kernels.persistent_attention import (
     load_attended,
     load_blocks,
     load_piece,
-    place_of_unit,
 )
 from labkit.kernels.persistent_phases import (
     add_product,
@@ -38,7 +37,6 @@ from labkit.kernels.persistent_phases import (
 )
 from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
 
-MAX_ROWS = 8  # a program goes through the rows one by one
 MAX_SPLITS = 4  # of a head's tokens: their results are put together by every program
 NUM_WARPS = 8
 BLOCK_N = 8  # a warp has one output of a tile
@@ -55,28 +53,28 @@ def make_barrier(device: torch.device) -> Tensor:
 
 
 def decode_layers_plain(
-    x: Tensor,  # [B, E]
+    x: Tensor,  # [1, E]
     table: LayerTable,
     k_cache: Tensor,  # [L, N, H, block_size, D]
     v_cache: Tensor,  # [L, N, H, block_size, D]
     block_tables: Tensor,  # [T, S, M] int32; layer i has table i % T
     context_lens: Tensor,  # [S] int32, tokens in the cache, the current one not among them; below 0: padding
-    slot_mapping: Tensor,  # [B] int64
-) -> Tensor:  # [B, E]
-    """Take one token per request through all layers: x becomes the last layer's output, in place, and each
-    layer's new keys and values are stored.
+    slot_mapping: Tensor,  # [1] int64
+) -> Tensor:  # [1, E]
+    """Take one token of one request through all layers: x becomes the last layer's output, in place, and each
+    layer's new key and value are stored.
 
     Plain PyTorch: the oracle of `decode_layers_persistent_triton`. Raises ValueError for arguments that do
     not fit.
     """
     check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
-    (B, E), (H, D) = x.shape, k_cache.shape[2::2]
+    E, (H, D) = x.shape[1], k_cache.shape[2::2]
     longest = max(0, int(context_lens[slot_mapping].max()))
     hidden = x
     for layer_idx, layer in enumerate(table.layers):
         qkv = norm_linear_plain(hidden, row_statistics(hidden, E), layer.qkv)
         attended = paged_attention_append_plain(
-            *qkv.view(B, 3, H, D).unbind(1),
+            *qkv.view(1, 3, H, D).unbind(1),
             k_cache[layer_idx],
             v_cache[layer_idx],
             block_tables[layer_idx % len(block_tables)],
@@ -85,7 +83,7 @@ def decode_layers_plain(
             longest,
         )
         out = layer.attention_out
-        hidden, statistics = linear_residual_plain(attended.view(B, E), out.weight, out.bias, hidden)
+        hidden, statistics = linear_residual_plain(attended.view(1, E), out.weight, out.bias, hidden)
         inner = norm_linear_plain(hidden, statistics, layer.mlp_in, gelu=True)
         hidden, _ = linear_residual_plain(inner, layer.mlp_out.weight, layer.mlp_out.bias, hidden)
     return x.copy_(hidden)
@@ -103,8 +101,8 @@ def decode_layers_persistent_triton(
     *,
     splits: int | None = None,
 ) -> Tensor:
-    """Take one token per request, at most MAX_ROWS of them, through all layers in one kernel: x becomes the
-    last layer's output, in place, and each layer's new keys and values are stored.
+    """Take one token of one request through all layers in one kernel: x becomes the last layer's output, in
+    place, and each layer's new key and value are stored.
 
     Takes what `decode_layers_plain` takes. barrier: from `make_barrier`, its own for each engine. splits:
     programs that share a head's tokens, a power of 2; None picks it by the sizes. The same arguments give the
@@ -114,12 +112,10 @@ def decode_layers_persistent_triton(
     check_decode_layers(x, table, k_cache, v_cache, block_tables, context_lens, slot_mapping)
     check_launchable(x.device)
     check_tensor("barrier", barrier, shape=(1,), dtype=torch.int32, device=x.device)
-    (B, E), (_, _, H, block_size, D) = x.shape, k_cache.shape
-    if not 1 <= B <= MAX_ROWS:
-        raise ValueError(f"x has {B} rows, expected 1 to {MAX_ROWS}")
+    E, (_, _, H, block_size, D) = x.shape[1], k_cache.shape
     inner_size = len(table.layers[0].mlp_in.weight)
     programs = num_programs(x.device)
-    splits = num_splits(B * H, programs) if splits is None else splits
+    splits = num_splits(H, programs) if splits is None else splits
     if splits < 1 or splits & (splits - 1):
         raise ValueError(f"splits is {splits}, expected a power of 2")
     like_x = {"dtype": x.dtype, "device": x.device}
@@ -127,10 +123,10 @@ def decode_layers_persistent_triton(
         _decode_layers_kernel[(programs,)](
             x,
             table.addresses,
-            torch.empty(B, 3 * E, **like_x),
-            torch.empty(B, splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
-            torch.empty(B, splits, H, dtype=torch.float32, device=x.device),
-            torch.empty(B, inner_size, **like_x),
+            torch.empty(3 * E, **like_x),
+            torch.empty(splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
+            torch.empty(splits, H, dtype=torch.float32, device=x.device),
+            torch.empty(inner_size, **like_x),
             barrier,
             k_cache,
             v_cache,
@@ -145,7 +141,6 @@ def decode_layers_persistent_triton(
             table.layers[0].qkv.eps,
             table.layers[0].mlp_in.eps,
             D**-0.5,
-            M=B,
             H=H,
             D=D,
             INNER=inner_size,
@@ -173,7 +168,7 @@ def num_programs(device: torch.device) -> int:
 
 
 def num_splits(num_heads: int, programs: int) -> int:
-    """Splits of the tokens of each head, of `num_heads` in all rows: as many as there are programs for."""
+    """Splits of the tokens of each head: as many as there are programs for."""
     splits = MAX_SPLITS
     while splits > 1 and num_heads * splits > programs:
         splits //= 2
@@ -215,7 +210,6 @@ def _decode_layers_kernel(
     attention_eps,
     mlp_eps,
     scale,
-    M: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
     INNER: tl.constexpr,
@@ -237,7 +231,7 @@ def _decode_layers_kernel(
     QKV_TILES: tl.constexpr = (QKV_SHARE + BLOCK_N - 1) // BLOCK_N
     E_TILES: tl.constexpr = (E_SHARE + BLOCK_N - 1) // BLOCK_N
     INNER_TILES: tl.constexpr = (INNER_SHARE + BLOCK_N - 1) // BLOCK_N
-    UNITS: tl.constexpr = M * H * SPLITS
+    UNITS: tl.constexpr = H * SPLITS
     pid = tl.program_id(0)
     qkv_share = pid * QKV_SHARE, tl.minimum(pid * QKV_SHARE + QKV_SHARE, 3 * E)
     e_share = pid * E_SHARE, tl.minimum(pid * E_SHARE + E_SHARE, E)
@@ -245,10 +239,11 @@ def _decode_layers_kernel(
     partials = partial_ptr, log_sums_ptr
     f32_ptr = log_sums_ptr
 
-    first_unit = place_of_unit(pid, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
-    _, h, split, slot, context_len = first_unit
-    start = split * BLOCK_T
-    blocks = load_blocks(block_tables_ptr + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
+    slot = tl.load(slot_mapping_ptr)
+    context_len = tl.load(context_lens_ptr + slot, mask=pid < UNITS, other=-1)
+    h, start = pid // SPLITS % H, pid % SPLITS * BLOCK_T  # of the program's first unit
+    block_tables_ptr += slot * tables_stride_s
+    blocks = load_blocks(block_tables_ptr, start, table_size, block_size, BLOCK_T)
     qkv_addresses = norm_linear_at(table_ptr, 0, x_ptr, f32_ptr)
     qkv = load_norm_linear(qkv_addresses, qkv_share, E, QKV_TILES, BLOCK_N, BLOCK_K)
     cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
@@ -261,66 +256,57 @@ def _decode_layers_kernel(
 
         # 1. Queries, keys and values. Addresses are read early: what lies there is asked for at once.
         out_addresses = linear_at(table_ptr, 3, x_ptr)
-        norm_product(
-            x_ptr, qkv, qkv_ptr, qkv_share, attention_eps, M, 3 * E, E, False, QKV_TILES, BLOCK_N, BLOCK_K
-        )
+        norm_product(x_ptr, qkv, qkv_ptr, qkv_share, attention_eps, E, False, QKV_TILES, BLOCK_N, BLOCK_K)
         arrive(barrier_ptr)
         attention_out = load_linear(out_addresses, e_share, E, E_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target)
 
-        # 2. Attention: a unit is a split of a row's head. Of a program's first one the tokens are there.
+        # 2. Attention: a unit is a split of a head. Of a program's first one the tokens are there.
         in_addresses = norm_linear_at(table_ptr, 5, x_ptr, f32_ptr)
         if pid < UNITS:
-            table = block_table + slot * tables_stride_s
             attend(
-                first_unit, piece, qkv_ptr, cache, table, table_size, partials, scale,
+                pid, piece, qkv_ptr, cache, block_table, table_size, partials, context_len, scale,
                 H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
             )  # fmt: skip
         for turn in range(1, (UNITS + PROGRAMS - 1) // PROGRAMS):
-            number = pid + turn * PROGRAMS
-            if number < UNITS:
-                unit = place_of_unit(number, slot_mapping_ptr, context_lens_ptr, UNITS, H, SPLITS)
-                table = block_table + unit[3] * tables_stride_s
-                begin = unit[2] * BLOCK_T
-                its_blocks = load_blocks(table, begin, table_size, block_size, BLOCK_T)
+            unit = pid + turn * PROGRAMS
+            if unit < UNITS:
+                begin = unit % SPLITS * BLOCK_T
+                its_blocks = load_blocks(block_table, begin, table_size, block_size, BLOCK_T)
                 its_piece = load_piece(
-                    cache, its_blocks, begin, unit[4], unit[1], D, block_size, BLOCK_T, BLOCK_D
+                    cache, its_blocks, begin, context_len, unit // SPLITS, D, block_size, BLOCK_T, BLOCK_D
                 )
                 attend(
-                    unit, its_piece, qkv_ptr, cache, table, table_size, partials, scale,
+                    unit, its_piece, qkv_ptr, cache, block_table, table_size, partials, context_len, scale,
                     H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
                 )  # fmt: skip
         arrive(barrier_ptr)
         mlp_in = load_norm_linear(in_addresses, inner_share, E, INNER_TILES, BLOCK_N, BLOCK_K)
         next_table = block_tables_ptr + (layer + has_next) % num_tables * tables_stride_t
-        blocks = load_blocks(next_table + slot * tables_stride_s, start, table_size, block_size, BLOCK_T)
+        blocks = load_blocks(next_table, start, table_size, block_size, BLOCK_T)
         wait(barrier_ptr, target + PROGRAMS)
 
         # 3. Attention's output, added to x: each program has read all that it needs of what x was.
         out_addresses = linear_at(table_ptr, 8, x_ptr)
-        for m in tl.range(0, M, num_stages=1):
-            if SPLITS == 1:
-                row = load_row(partial_ptr + m * E, E, BLOCK_N, BLOCK_K)
-            else:
-                row = load_attended(partials, m, H, D, SPLITS, BLOCK_N, BLOCK_K)
-            add_product(row, attention_out, x_ptr + m * E, e_share, E_CHUNKS, E_TILES, BLOCK_N)
+        if SPLITS == 1:
+            row = load_row(partial_ptr, E, BLOCK_N, BLOCK_K)
+        else:
+            row = load_attended(partials, H, D, SPLITS, BLOCK_N, BLOCK_K)
+        add_product(row, attention_out, x_ptr, e_share, E_CHUNKS, E_TILES, BLOCK_N)
         arrive(barrier_ptr)
         mlp_out = load_linear(out_addresses, e_share, INNER, E_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target + 2 * PROGRAMS)
 
         # 4. Into the MLP.
         qkv_addresses = norm_linear_at(following, 0, x_ptr, f32_ptr)
-        norm_product(
-            x_ptr, mlp_in, inner_ptr, inner_share, mlp_eps, M, INNER, E, True, INNER_TILES, BLOCK_N, BLOCK_K
-        )
+        norm_product(x_ptr, mlp_in, inner_ptr, inner_share, mlp_eps, E, True, INNER_TILES, BLOCK_N, BLOCK_K)
         arrive(barrier_ptr)
         qkv = load_norm_linear(qkv_addresses, qkv_share, E, QKV_TILES, BLOCK_N, BLOCK_K)
         wait(barrier_ptr, target + 3 * PROGRAMS)
 
         # 5. Out of the MLP, added to x.
-        for m in tl.range(0, M, num_stages=1):
-            row = load_row(inner_ptr + m * INNER, INNER, BLOCK_N, BLOCK_K)
-            add_product(row, mlp_out, x_ptr + m * E, e_share, INNER_CHUNKS, E_TILES, BLOCK_N)
+        inner = load_row(inner_ptr, INNER, BLOCK_N, BLOCK_K)
+        add_product(inner, mlp_out, x_ptr, e_share, INNER_CHUNKS, E_TILES, BLOCK_N)
         k_cache_ptr += has_next * cache_stride_l
         v_cache_ptr += has_next * cache_stride_l
         cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
@@ -349,7 +335,7 @@ def check_decode_layers(
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     weight = table.layers[0].qkv.weight
     E, L = weight.shape[1], len(table.layers)
-    check_tensor("x", x, shape=("B", E), dtype=weight.dtype, device=weight.device, is_contiguous=True)
+    check_tensor("x", x, shape=(1, E), dtype=weight.dtype, device=weight.device, is_contiguous=True)
     if x.dtype not in FLOATS:
         raise ValueError(f"x is {x.dtype}, expected one of {', '.join(map(str, FLOATS))}")
     kept = k_cache.dtype if is_eight_bit(k_cache) else x.dtype
@@ -366,5 +352,5 @@ def check_decode_layers(
     check_tensor("block_tables", block_tables, shape=("T", "S", "M"), dtype=torch.int32, **integers)
     S = block_tables.shape[1]
     check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
-    check_tensor("slot_mapping", slot_mapping, shape=(len(x),), dtype=torch.int64, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(1,), dtype=torch.int64, **integers)
     check_range("slot_mapping", slot_mapping, S)

@@ -1,8 +1,8 @@
 """Parts of the kernel in `persistent_layers`: its barrier and its products.
 
-A program keeps the same share of a product's outputs for all rows: outputs `first` to `end`, in tiles of
-BLOCK_N. It holds their weights in registers, as a tuple of [BLOCK_N, BLOCK_K] tensors, chunk by chunk: a warp
-has whole rows of them, so that no sum crosses warps.
+A program has a share of a product's outputs: `first` to `end`, in tiles of BLOCK_N. It holds their weights
+in registers, as a tuple of [BLOCK_N, BLOCK_K] tensors, chunk by chunk: a warp has whole rows of them, so that
+no sum crosses warps.
 """
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
@@ -169,32 +169,29 @@ def norm_product(
     out_ptr,
     share,
     eps,
-    M: tl.constexpr,
-    N: tl.constexpr,
     K: tl.constexpr,
     GELU: tl.constexpr,
     TILES: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """LayerNorm, linear layer and perhaps GELU: a program's share of [M, N] outputs."""
+    """LayerNorm, linear layer and perhaps GELU of the row: a program's share of the outputs."""
     weights, column_sums, biases = layer
     first, end = share
     CHUNKS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    for m in tl.range(0, M, num_stages=1):
-        row = load_row(x_ptr + m * K, K, BLOCK_N, BLOCK_K)
-        mean, rstd = mean_and_rstd(row, eps, K, BLOCK_K, CHUNKS)
-        for i in tl.static_range(TILES):
-            n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
-            out = rstd * (dot(row, weights, i, CHUNKS) - mean * column_sums[i]) + biases[i]
-            if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u); 1.595... is 2 * sqrt(2 / pi)
-                out = out * tl.sigmoid(1.5957691216057308 * (out + 0.044715 * out * out * out))
-            tl.store(out_ptr + m * N + n, out.to(out_ptr.dtype.element_ty), mask=n < end)
+    row = load_row(x_ptr, K, BLOCK_N, BLOCK_K)
+    mean, rstd = mean_and_rstd(row, eps, K, BLOCK_K, CHUNKS)
+    for i in tl.static_range(TILES):
+        n = first + i * BLOCK_N + tl.arange(0, BLOCK_N)
+        out = rstd * (dot(row, weights, i, CHUNKS) - mean * column_sums[i]) + biases[i]
+        if GELU:  # 0.5 * (1 + tanh(u)) is sigmoid(2 * u); 1.595... is 2 * sqrt(2 / pi)
+            out = out * tl.sigmoid(1.5957691216057308 * (out + 0.044715 * out * out * out))
+        tl.store(out_ptr + n, out.to(out_ptr.dtype.element_ty), mask=n < end)
 
 
 @triton.jit
 def add_product(row, layer, x_ptr, share, CHUNKS: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Add the linear layer of a row to a program's share of the row at x_ptr, in place: it alone reads it."""
+    """Add the linear layer of a row to a program's share of the one at x_ptr, in place: it alone reads it."""
     weights, biases = layer
     first, end = share
     for i in tl.static_range(TILES):

@@ -7,7 +7,7 @@ from labkit.kernels.layer_table import LayerTable
 
 
 def test_a_table_names_the_weight_that_does_not_fit():
-    first, second = make_case([1]).table.layers
+    first, second = make_case(1).table.layers
     with pytest.raises(ValueError, match="layers is empty"):
         LayerTable([])
     wrong = second.mlp_out._replace(weight=second.mlp_out.weight.T)

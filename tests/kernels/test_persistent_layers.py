@@ -13,7 +13,6 @@ from labkit.kernels import persistent_layers
 from labkit.kernels.eight_bit import LIMITS
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
-    MAX_ROWS,
     decode_layers_persistent_triton,
     decode_layers_plain,
     make_barrier,
@@ -47,19 +46,21 @@ def assert_decodes(decode_layers: Callable, before: Case, tolerance: float | Non
 
 
 SMALL = {
-    "at, before and past a boundary": {"lengths": [3, 4, 5, 8, 0]},
-    "rows that pad": {"lengths": [6, NOBODY, 3, NOBODY]},
-    "as many rows as there may be": {"lengths": [5, 1, 2, 7, NOBODY, 9, 0, 3]},
-    "several pieces in a split": {"lengths": [530, 1, 128], "block_size": 16, "H": 1, "L": 1},
-    "three layers, one table": {"lengths": [5, 2], "L": 3, "num_tables": 1},
-    "odd sizes": {"lengths": [4, 11, NOBODY], "H": 3, "D": 5, "inner": 37, "block_size": 6},
-    "several chunks": {"lengths": [3], "H": 4, "D": 80, "inner": 300, "L": 1},
-    "float16": {"lengths": [9, NOBODY], "dtype": torch.float16, "bias": False},
-    "bfloat16": {"lengths": [9, NOBODY], "dtype": torch.bfloat16},
+    "before a boundary": {"length": 3},
+    "at a boundary": {"length": 4},
+    "past a boundary": {"length": 5},
+    "no token before": {"length": 0},
+    "a row that pads": {"length": NOBODY},
+    "several pieces in a split": {"length": 530, "block_size": 16, "H": 1, "L": 1},
+    "three layers, one table": {"length": 5, "L": 3, "num_tables": 1},
+    "odd sizes": {"length": 11, "H": 3, "D": 5, "inner": 37, "block_size": 6},
+    "several chunks": {"length": 3, "H": 4, "D": 80, "inner": 300, "L": 1},
+    "float16": {"length": 9, "dtype": torch.float16, "bias": False},
+    "bfloat16": {"length": 9, "dtype": torch.bfloat16},
 }
 
 
-BY_DAY = ("at, before and past a boundary", "several pieces in a split", "odd sizes", "float16", "bfloat16")
+BY_DAY = ("at a boundary", "a row that pads", "several pieces in a split", "odd sizes", "float16", "bfloat16")
 small = [
     pytest.param(sizes, id=name, marks=() if name in BY_DAY else pytest.mark.nightly)
     for name, sizes in SMALL.items()
@@ -76,14 +77,14 @@ def test_it_is_all_layers_and_each_token_is_in_its_place(decode_layers: Callable
 @pytest.mark.parametrize("kept", LIMITS, ids=str)
 def test_over_a_cache_in_eight_bits(decode_layers: Callable, kept: torch.dtype):
     """Near: Triton's interpreter cuts off where a scale should be rounded, so a value may be a step off."""
-    before = make_case([9, NOBODY, 3], kept=kept)
+    before = make_case(9, kept=kept)
     assert_decodes(decode_layers, before, 0.01 if kept == torch.uint8 else 0.1)
 
 
 @each_form
-def test_rows_far_from_zero_are_normalized(decode_layers: Callable):
+def test_a_row_far_from_zero_is_normalized(decode_layers: Callable):
     """The variance is of distances from the mean: from squares alone, nothing would be left of it."""
-    before = make_case([5, 2])
+    before = make_case(5)
     before.x.add_(100)
     assert_decodes(decode_layers, before, tolerance=1e-4)
 
@@ -93,7 +94,7 @@ def test_weights_that_do_not_begin_at_a_multiple_of_16_bytes(decode_layers: Call
     def shifted(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view_as(tensor)
 
-    before = make_case([5, 2])
+    before = make_case(5)
     layers = [
         layer._replace(mlp_out=type(layer.mlp_out)(*map(shifted, layer.mlp_out)))
         for layer in before.table.layers
@@ -109,7 +110,7 @@ def test_a_launch_that_stops_half_way_leaves_the_barrier_for_the_next(monkeypatc
         barrier.fill_(7)  # some have arrived
         raise KeyboardInterrupt
 
-    case, barrier = make_case([3]), make_barrier(torch.device(KERNEL_DEVICE))
+    case, barrier = make_case(3), make_barrier(torch.device(KERNEL_DEVICE))
     monkeypatch.setattr(persistent_layers, "_decode_layers_kernel", StandIn(stopped))
     with pytest.raises(KeyboardInterrupt):
         decode_layers_persistent_triton(*case, barrier)
@@ -128,7 +129,7 @@ def test_a_heads_tokens_are_split_while_there_are_programs(num_heads: int, progr
 
 @each_form
 def test_arguments_that_do_not_fit_are_refused_by_name(decode_layers: Callable):
-    case = make_case([3, 5])
+    case = make_case(3)
     other_heads = torch.zeros(2, 4, 4, 4, 8, device=KERNEL_DEVICE)
     with pytest.raises(ValueError, match="k_cache has 4 heads of 8, but x has 16 columns"):
         decode_layers(case._replace(k_cache=other_heads, v_cache=other_heads))
@@ -137,13 +138,10 @@ def test_arguments_that_do_not_fit_are_refused_by_name(decode_layers: Callable):
 
 
 @needs_triton
-def test_too_many_rows_splits_and_barriers_are_refused():
-    case = make_case([1] * (MAX_ROWS + 1))
-    with pytest.raises(ValueError, match="x has 9 rows, expected 1 to 8"):
-        in_one_kernel(case)
-    with pytest.raises(ValueError, match="splits is 3, expected a power of 2"):
-        in_one_kernel(make_case([1]), splits=3)
-    with pytest.raises(ValueError, match="splits is 0, expected a power of 2"):
-        in_one_kernel(make_case([1]), splits=0)
+def test_other_splits_and_barriers_are_refused():
+    case = make_case(1)
+    for splits in (0, 3):
+        with pytest.raises(ValueError, match=f"splits is {splits}, expected a power of 2"):
+            in_one_kernel(case, splits=splits)
     with pytest.raises(ValueError, match=r"barrier is torch.float32"):
-        decode_layers_persistent_triton(*make_case([1]), torch.zeros(1, device=KERNEL_DEVICE))
+        decode_layers_persistent_triton(*case, torch.zeros(1, device=KERNEL_DEVICE))

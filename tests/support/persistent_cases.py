@@ -30,7 +30,7 @@ class OneLayer(NamedTuple):
 
 
 class Case(NamedTuple):
-    """The arguments of one call, in their order, and the context length of each row."""
+    """The arguments of one call, in their order."""
 
     x: Tensor
     table: LayerTable
@@ -42,7 +42,7 @@ class Case(NamedTuple):
 
 
 def make_case(
-    lengths: list[int],
+    length: int,
     L: int = 2,
     H: int = 2,
     D: int = 8,
@@ -56,11 +56,11 @@ def make_case(
     seed: int = 0,
     kept: torch.dtype | None = None,
 ) -> Case:
-    """Random layers and requests of these context lengths, in any slots and blocks. A row of NOBODY has the
+    """Random layers and a request of this context length, in any slot and blocks. A row of NOBODY has the
     last slot. room: tokens that a table has room for, at least. kept: the caches' dtype, if it is one of 8
     bits."""
     generator = torch.Generator(device).manual_seed(seed)
-    B, E = len(lengths), H * D
+    E, S = H * D, 3
 
     def randn(*shape: int, scale: float = 1.0) -> Tensor:
         return torch.randn(*shape, generator=generator, device=device) * scale
@@ -75,33 +75,28 @@ def make_case(
         return fold_layer_norm(*(n.to(dtype) for n in norm), EPS, *linear(N, K))
 
     layers = [OneLayer(folded(3 * E, E), linear(E, E), folded(inner, E), linear(E, inner)) for _ in range(L)]
-    needed = [max(n, 0) // block_size + 1 for n in lengths]  # the new token's block included
-    N, M, S = sum(needed) + 1, max(*needed, -(-room // block_size)), B + 2
-    slots = torch.randperm(S - 1, generator=generator, device=device)[:B]
+    needed = max(length, 0) // block_size + 1  # the new token's block included
+    N, M = needed + 1, max(needed, -(-room // block_size))
+    slots = torch.randperm(S - 1, generator=generator, device=device)[:1]
     tables = torch.zeros(num_tables, S, M, dtype=torch.int32, device=device)
     context_lens = torch.full((S,), NOBODY, dtype=torch.int32, device=device)
     k_cache, v_cache = (
         torch.full((L, N, H, block_size, D), torch.nan, dtype=dtype, device=device) for _ in range(2)
     )
-    blocks = [
-        torch.randperm(N, generator=generator, device=device)[: sum(needed)].split(needed)
-        for _ in range(num_tables)
-    ]
-    for b, n in enumerate(lengths):
-        if n == NOBODY:
-            slots[b] = S - 1
-            continue
-        context_lens[slots[b]] = n
-        for i in range(num_tables):
-            tables[i, slots[b], : needed[b]] = blocks[i][b].int()
-        t = torch.arange(n, device=device)
+    if length == NOBODY:
+        slots[0] = S - 1
+    else:
+        context_lens[slots] = length
+        for table in tables:
+            table[slots[0], :needed] = torch.randperm(N, generator=generator, device=device)[:needed].int()
+        t = torch.arange(length, device=device)
         for layer in range(L):
-            block = blocks[layer % num_tables][b][t // block_size]
+            block = tables[layer % num_tables, slots[0]].long()[t // block_size]
             for cache in (k_cache, v_cache):
-                cache[layer, block, :, t % block_size] = randn(n, H, D).to(dtype)
+                cache[layer, block, :, t % block_size] = randn(length, H, D).to(dtype)
     if kept is not None:
         k_cache, v_cache = (eight_bit_pool(cache, kept) for cache in (k_cache, v_cache))
-    return Case(randn(B, E).to(dtype), LayerTable(layers), k_cache, v_cache, tables, context_lens, slots)
+    return Case(randn(1, E).to(dtype), LayerTable(layers), k_cache, v_cache, tables, context_lens, slots)
 
 
 def eight_bit_pool(pool: Tensor, kept: torch.dtype) -> Tensor:
@@ -134,24 +129,21 @@ def expected(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     kept in 8 bits."""
     x = case.x.double()
     k_cache, v_cache = (read_heads(cache, ..., x.dtype).double() for cache in (case.k_cache, case.v_cache))
-    B, (H, block_size, D) = len(x), case.k_cache.shape[2:]
+    H, block_size, D = case.k_cache.shape[2:]
+    slot = int(case.slot_mapping)
+    n = int(case.context_lens[slot])
+    t = torch.arange(max(n, 0), device=x.device)
     for layer_idx, layer in enumerate(case.table.layers):
-        qkv = norm_linear(x, layer.qkv).view(B, 3, H, D)
-        rows = []
-        for b, slot in enumerate(case.slot_mapping.tolist()):
-            n = int(case.context_lens[slot])
-            t = torch.arange(max(n, 0), device=x.device)
-            table = case.block_tables[layer_idx % len(case.block_tables), slot].long()
-            query, key, value = qkv[b]
-            key, value = as_stored(key, case.k_cache), as_stored(value, case.v_cache)
-            places = layer_idx, table[t // block_size], slice(None), t % block_size
-            keys, values = torch.cat([k_cache[places], key[None]]), torch.cat([v_cache[places], value[None]])
-            weights = (torch.einsum("hd,thd->ht", query, keys) * D**-0.5).softmax(dim=-1)
-            rows.append(torch.einsum("ht,thd->hd", weights, values).flatten())
-            if n >= 0:
-                k_cache[layer_idx, table[n // block_size], :, n % block_size] = key
-                v_cache[layer_idx, table[n // block_size], :, n % block_size] = value
-        x = x + linear(torch.stack(rows), layer.attention_out)
+        query, key, value = norm_linear(x, layer.qkv).view(3, H, D)
+        key, value = as_stored(key, case.k_cache), as_stored(value, case.v_cache)
+        table = case.block_tables[layer_idx % len(case.block_tables), slot].long()
+        places = layer_idx, table[t // block_size], slice(None), t % block_size
+        keys, values = torch.cat([k_cache[places], key[None]]), torch.cat([v_cache[places], value[None]])
+        weights = (torch.einsum("hd,thd->ht", query, keys) * D**-0.5).softmax(dim=-1)
+        if n >= 0:
+            k_cache[layer_idx, table[n // block_size], :, n % block_size] = key
+            v_cache[layer_idx, table[n // block_size], :, n % block_size] = value
+        x = x + linear(torch.einsum("ht,thd->hd", weights, values).view(1, -1), layer.attention_out)
         x = x + linear(F.gelu(norm_linear(x, layer.mlp_in), approximate="tanh"), layer.mlp_out)
     return x, k_cache, v_cache
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer
-from labkit.engine.step.persistent import FEW_ROWS, PersistentLayers
+from labkit.engine.step.persistent import PersistentLayers
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels.triton_runtime import early_launch
 from labkit.model import Network
@@ -81,7 +81,7 @@ class LanedDeviceStep(FusedDeviceStep):
     - Where `halves_gain`, a large one goes through the layers in two halves. Inside a CUDA graph each half
       has a stream of its own: while a kernel of one waits, the GPU has one of the other. Elsewhere the halves
       follow each other.
-    - One or two rows go through all layers in one kernel (`PersistentLayers`).
+    - A single row goes through all layers in one kernel (`PersistentLayers`).
     - In between, the products ask for their weights while they wait, or hold them by then where that is
       faster, also in layers that go another way.
 
@@ -115,7 +115,7 @@ class LanedDeviceStep(FusedDeviceStep):
 
     def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
         if len(slot_mapping) < self.least_rows:
-            if self.few is None or len(slot_mapping) > FEW_ROWS:
+            if self.few is None or len(slot_mapping) > 1:
                 return super().through_layers(slot_mapping, max_context_len)
             return self.few(self.embedded(slot_mapping)[0], slot_mapping)
         pairs = zip(self.halves, slot_mapping.chunk(len(self.halves)), strict=True)

@@ -1,4 +1,4 @@
-"""All layers of a fused step in one kernel, for batches of few rows."""
+"""All layers of a fused step in one kernel, for a single row."""
 
 from torch import Tensor
 
@@ -12,14 +12,14 @@ from labkit.kernels.persistent_layers import (
     make_barrier,
 )
 
-FEW_ROWS = 2  # with more, five kernels a layer take less time: measured on an H200
-WIDEST = 768  # numbers of a row for which that was measured: more weights may not fit in registers
+WIDEST = 768  # numbers of a row: of wider layers more weights may not fit in registers, and none was measured
 
 
 class PersistentLayers:
     """The layers of a `FusedDeviceStep` in one kernel, with that step's weights, slots and cache.
 
-    For batches of at most FEW_ROWS rows, and for one step at a time: it has one barrier.
+    For batches of one row: with more, five kernels a layer take less time (data/latency_variants_h200.json,
+    part `few_rows`). And for one step at a time: it has one barrier.
     """
 
     @staticmethod
