@@ -19,11 +19,11 @@ IN_PAIRS = """    is_first = d % 2 == 0
     sin = tl.load(sin_ptr + position * (D // 2) + d // 2, mask=d < D, other=0.0)
     return x * cos[None, :] + y * tl.where(is_first, -sin, sin)[None, :]"""
 MISTAKES = [
-    (RMS, ROOT_OF, "(1 / (tl.sqrt(mean_of_squares) + eps))[:, None]", "eps stands outside of the root"),
-    (RMS, "mean_of_squares + eps", "mean_of_squares", "eps is missing"),
+    (RMS, ROOT_OF, "(1 / (tl.sqrt(mean_of_squares) + eps))[:, None]", "sqrt(mean(x^2) + eps)"),
+    (RMS, "mean_of_squares + eps", "mean_of_squares", "is nan, expected 0.0000"),
     (RMS, "squares + counts * means * means", "squares", "add up to squares + counts * means * means"),
-    (GATED, "tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(up_tile) * up_tile", "on the wrong half"),
-    (GATED, "gate_tile * tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(gate_tile) * up_tile", "in pairs"),
+    (GATED, "tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(up_tile) * up_tile", "the first is the gate"),
+    (GATED, "gate_tile * tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(gate_tile) * up_tile", "the gate:"),
     (ROTATION, STEPS[ROTATION].pieces[0], IN_PAIRS, "neighbours, numbers 2i and 2i + 1, are rotated"),
     (ROTATION, "d < half, -sin, sin)", "d < half, sin, -sin)", "x[d] * cos - x[d + D/2] * sin"),
     (ROTATION, "position * half + tl.where", "tl.where", "all by the angles of position 0"),
