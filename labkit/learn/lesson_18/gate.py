@@ -6,6 +6,7 @@ E embedding, H heads, D head size, F inner values of the MLP, T tokens.
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -182,29 +183,17 @@ def both_halves(layer: LayerMatrices, x: Tensor, head_dim: int) -> tuple[Tensor,
 # --- step 2, in each process --------------------------------------------------------------------------------
 
 
-class Counted(Ranks):
-    """Ranks that count their sums."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.rank, self.size = ranks.rank, ranks.size
-        self._ranks, self.num_sums = ranks, 0
-
-    def sum(self, x: Tensor) -> Tensor:
-        self.num_sums += 1
-        return self._ranks.sum(x)
-
-
 def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     """One layer of the small model on random rows, and then an engine whose layers are these."""
     model = trained_model()
     mine = cut_model(model, ranks, torch.float32).network.decoder_weights().layers[0]
     whole = model.network.decoder_weights().layers[0]
     x = torch.randn(3, model.config.hidden_size, generator=torch.Generator().manual_seed(2))
-    counted = Counted(ranks)
-    made = part(x.clone(), layer_of(mine, values_alone), counted)
+    with patch.object(ranks, "sum", wraps=ranks.sum) as summed:
+        made = part(x.clone(), layer_of(mine, values_alone), ranks)
     first = f"{made[0, 0]:.4f}"
     ranks.tell(first)  # and not gathered: a rank that has made fewer sums meets nobody in another one
-    check_made(made, x, layer_of(whole, values_alone), counted.num_sums, (first, ranks.hear()))
+    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, ranks.hear()))
     step = step_with(part, ranks)
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}
@@ -286,6 +275,55 @@ def text_of_one() -> list[tuple[int, ...]]:
     """The tokens that one process makes."""
     engine = InferenceEngine(trained_model(), FINISHED.options, device="cpu", dtype=torch.float32)
     return [each.token_ids for each in engine.generate(TEXTS, PARAMS)]
+
+
+# --- broken on purpose, without an error --------------------------------------------------------------------
+
+
+def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
+    """Whole heads, inner values, and the biases of sums on the first rank."""
+
+    def heads(tensor: Tensor) -> Tensor:
+        return tensor.unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)
+
+    by_head = layer.attention_out.weight.unflatten(1, (num_heads, -1))
+    inner = layer.mlp_out.weight.tensor_split(size, dim=1)[rank]
+    return LayerMatrices(
+        qkv=LinearWeights(*map(heads, layer.qkv)),
+        attention_out=LinearWeights(
+            by_head.tensor_split(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
+        ),
+        mlp_in=LinearWeights(*(each.tensor_split(size)[rank] for each in layer.mlp_in)),
+        mlp_out=LinearWeights(inner, None if rank else layer.mlp_out.bias),
+    )
+
+
+def bias_on_every_rank(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
+    """The cut is right, but every rank has the biases of the sums."""
+    mine = shard(layer, num_heads, rank, size)
+    return mine._replace(
+        attention_out=mine.attention_out._replace(bias=layer.attention_out.bias),
+        mlp_out=mine.mlp_out._replace(bias=layer.mlp_out.bias),
+    )
+
+
+def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
+    """The rows of qkv are cut in the middle: the first rank has all queries and half of the keys."""
+    rows = LinearWeights(*(each.tensor_split(size)[rank] for each in layer.qkv))
+    return shard(layer, num_heads, rank, size)._replace(qkv=rows)
+
+
+def sums_the_residual(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
+    """The residual is added before the sum."""
+    x = ranks.sum(x + layer.attention_out(layer.attend(layer.qkv(x))))
+    return ranks.sum(x + layer.mlp_out(layer.mlp_in(x)))
+
+
+def one_rank_forgets(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
+    """One rank makes one sum fewer than the others."""
+    x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
+    out = layer.mlp_out(layer.mlp_in(x))
+    return x + (out if ranks.rank else ranks.sum(out))
 
 
 if __name__ == "__main__":

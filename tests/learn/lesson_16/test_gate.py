@@ -16,7 +16,6 @@ MISTAKES = [
     (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "scales has shape"),
     (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does"),
     (ATTEND, "(scores * key_scales)", "scores", "keys belong inside of the softmax"),
-    (ATTEND, " * value_scales", "", "keys belong inside of the softmax"),
     (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
     (BOUND, "abs().sum(dim=-1)", "abs().amax(dim=-1)", "rounded so that all errors add up"),
     (QUANTIZE, "(heads.abs().amax(dim=-1) / 127).clamp(min=2.0**-126)",
