@@ -19,7 +19,7 @@ from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, trained_model
 from labkit.learn.lesson_16.gate import check_text
-from labkit.learn.lesson_18.pair import Pair, serve
+from labkit.learn.lesson_18.pair import Pair, serve, swapped
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
 from labkit.model.decoder_weights import LayerWeights, LinearWeights
@@ -192,8 +192,8 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     with patch.object(ranks, "sum", wraps=ranks.sum) as summed:
         made = part(x.clone(), layer_of(mine, values_alone), ranks)
     first = f"{made[0, 0]:.4f}"
-    ranks.tell(first)  # and not gathered: a rank that has made fewer sums meets nobody in another one
-    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, ranks.hear()))
+    _, other = swapped(ranks, [True, first])
+    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, other))
     step = step_with(part, ranks)
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}

@@ -135,15 +135,12 @@ def serve(trials: dict[str, Trial]) -> None:
             report = report_of(task, trials, ranks)
         answers = [[report.ok, report.text]]
         try:
+            answers.append(swapped(ranks, answers[0]))
             ranks.check()
-            if ranks.rank:
-                ranks.tell(json.dumps(answers[0]))
-            else:
-                answers.append(json.loads(ranks.hear()))
         except RankError:  # one has failed in the middle of something: nothing more is done together
             is_alive = False
-        if ranks.rank == 0:
-            ok, text = min(answers, key=lambda answer: answer[0])  # what is wrong, if one says so
+        if ranks.rank == 0:  # what is wrong is told first, and before that one has waited for the other
+            ok, text = min(answers, key=lambda answer: (answer[0], "RankError" in answer[1]))
             print(ANSWER + json.dumps({"ok": ok, "text": text, "is_alive": is_alive}), flush=True)
     if is_alive:
         ranks.leave()
@@ -157,6 +154,13 @@ def next_task(ranks: TorchRanks) -> dict[str, Any] | None:
     else:
         line = ranks.hear()
     return json.loads(line)
+
+
+def swapped(ranks: TorchRanks, answer: list[Any]) -> list[Any]:
+    """The other rank's answer, a list of whether all is well and a text, for this one's. It comes as a
+    message: a rank that waits in a sum meets nobody here."""
+    ranks.tell(json.dumps(answer))
+    return json.loads(ranks.hear())
 
 
 def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
