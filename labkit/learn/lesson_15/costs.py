@@ -14,9 +14,9 @@ from labkit.bench import cost_card, decode_limit, in_turn, on_paper
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import Part
 from labkit.errors import CheckpointError
-from labkit.kernels import HeadTransform
 from labkit.kernels.triton_runtime import INTERPRETED
 from labkit.ladder import LADDER
+from labkit.learn.lesson_15.gate import heads_of
 from labkit.learn.lesson_15.steps import MyAttention
 from labkit.learn.variants import Variants
 from labkit.learn.verdict import wrapped
@@ -68,14 +68,8 @@ def attention_run(
 
     shape: heads of queries, heads of keys, head size; by default those of a layer of SmolLM2.
     """
-    H, G, D = shape
-    query, new = torch.ones(1, H, D), torch.ones(1, G, D)
-    keys, values = torch.ones(2, 1, G, num_tokens + 1, D)  # a block, with room for the new token
-    angles = HeadTransform(torch.ones(num_tokens + 1, D // 2), torch.zeros(num_tokens + 1, D // 2))
-    of_a_slot = torch.zeros(1, 1, dtype=torch.int32), torch.full((1,), num_tokens, dtype=torch.int32)
     with record_accesses() as runs:
-        attention = MyAttention(kernel, per_group)
-        attention(query, new, new, keys, values, *of_a_slot, torch.zeros(1).long(), num_tokens, angles)
+        heads_of(*shape, num_tokens).attended(MyAttention(kernel, per_group))
     return runs[0]
 
 

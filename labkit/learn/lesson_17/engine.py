@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
-from labkit.engine.session import InferenceSession
 from labkit.engine.step.verify import VerifyStep
 from labkit.kernels.verify_rows import NOT_MADE
 from labkit.ladder import FINISHED
@@ -20,7 +19,6 @@ from labkit.learn.lesson_16.gate import check_text
 
 Drafts = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 Accepted = Callable[[Tensor, Tensor], Tensor]
-TakeBack = Callable[[int, int, list[int], int], tuple[int, list[int]]]
 NGRAMS = replace(FINISHED.options, speculation="ngrams")
 BLOCK_SIZE = 4
 TEXTS = ("To be, or not to be", "the king, the king, the", "O Romeo, Romeo! wherefore art thou Romeo?")
@@ -52,25 +50,12 @@ class ReadersStep(VerifyStep):
         return (kept != NOT_MADE).sum(dim=1) - 1
 
 
-def engine_with(
-    find: Drafts | None = None, accept: Accepted | None = None, take_back: TakeBack | None = None
-) -> InferenceEngine:
+def engine_with(find: Drafts | None = None, accept: Accepted | None = None) -> InferenceEngine:
     """An engine that drafts, of the small model, with the reader's functions in the package's places."""
     parts, cache = {"speculation": partial(ReadersStep, find=find, accept=accept)}, CacheConfig(BLOCK_SIZE)
-    engine = InferenceEngine(
+    return InferenceEngine(
         trained_model(), NGRAMS, device="cpu", dtype=torch.float32, parts=parts, cache=cache
     )
-    if take_back is not None:
-
-        def keep(session: InferenceSession, num_made: int) -> None:
-            (block_ids,) = session.block_ids_per_layer
-            length, kept = take_back(session.num_tokens, num_made, list(block_ids), BLOCK_SIZE)
-            session.num_tokens = length
-            session.roll_back()
-            assert [*kept] == block_ids, "random steps have shown it"
-
-        engine.readback.verify_step.keep = keep
-    return engine
 
 
 class Made(NamedTuple):

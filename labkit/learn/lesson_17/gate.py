@@ -1,25 +1,32 @@
-"""Lesson 17: what the reader's functions must hold, in random draws and in a running engine.
+"""Lesson 17: what the reader's parts must hold, in random draws and in a running engine.
 
 B requests, W tokens of a text at most, K drafts at most.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.checks import shown
+from labkit.engine.drafting import DraftBalance
+from labkit.engine.step.verify import MOST_DRAFTS
 from labkit.kernels.ngram_drafts import NO_DRAFT
 from labkit.kernels.verify_rows import NOT_MADE
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
-from labkit.learn.lesson_17.engine import Accepted, Drafts, TakeBack, same_tokens
+from labkit.learn.lesson_17.engine import Accepted, Drafts, same_tokens
 from labkit.learn.steps import noted
 from labkit.watch import OperatorCounter
 
+TakeBack = Callable[[int, int, list[int], int], tuple[int, list[int]]]
+Balance = Callable[[], DraftBalance]  # or a class of the reader's with the same two methods
 NUM_DRAWS = 60
+NONE = "There is no draft at all. If `start` is right, `is_draft` must say what is one."
+SOME = (
+    "A place has two tokens before it and lies before the end, and a draft begins there. It lies inside of "
+    "the text, and within the limit."
+)
 
 
 # --- step 1: drafts -------------------------------------------------------------------------------------
@@ -37,56 +44,11 @@ def drawn_texts() -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
         yield texts, lens, limits - draw // 40, 4 + draw // 20
 
 
-def lookup(
-    row: list[int],
-    length: int,
-    limit: int,
-    *,
-    tail: int = 2,
-    lowest: int = 2,
-    swapped: bool = False,
-    first: bool = False,
-    itself: bool = False,
-    anywhere: bool = False,
-    shift: int = 0,
-    to_the_end: bool = True,
-) -> list[int]:
-    """What comes after the latest earlier place of a text's last two tokens; the rest makes likely mistakes.
-
-    tail: so many last tokens. lowest: the first place that counts; before place 2 `roll` puts the row's end.
-    swapped: the two in the wrong order. first: the first place instead. itself: the end counts as a place.
-    anywhere: without a place, from the beginning. shift: the draft begins so many tokens later. to_the_end:
-    no further than the text goes.
-    """
-    last = [row[length - n] for n in range(1, tail + 1)]
-    wanted = last[::-1] if swapped else last
-    ends = range(lowest, min(length + itself, len(row)))
-    places = [p for p in ends if [row[p - n] for n in range(1, tail + 1)] == wanted]
-    if not places:
-        return row[: min(limit, length)] if anywhere else []
-    start = (places[0] if first else places[-1]) + shift
-    found = [*row, *row[-1:] * limit][start : start + limit]
-    return found[: max(0, length - start)] if to_the_end else found
-
-
-# A text and what lies behind it, its length and limit, and its drafts
-Row = tuple[list[int], int, int, list[int]]
-
-MISTAKES: dict[str, dict[str, Any]] = {
-    "The end of the text is no earlier place.": {"itself": True},
-    "A place needs two tokens before it: in front of a row, `roll` puts the row's end.": {"lowest": 1},
-    "Place 2 has two tokens before it, too.": {"lowest": 3},
-    "The token just before a place, `one`, must be the text's `last`, and `two` its `second`.": {
-        "swapped": True
-    },
-    "That is what follows the first such place: take the latest.": {"first": True},
-    "Two tokens must be the same, not only the last one.": {"tail": 1},
-    "A text without such a place has no drafts: its `start` is 0.": {"anywhere": True},
-    "A draft begins with the token after the two, which is one place further.": {"shift": -1},
-    "A draft begins with the token after the two, and yours is one place too far.": {"shift": 1},
-    "What lies behind the end belongs to another text, or to none.": {"to_the_end": False},
-    "A request has no more drafts than its limit.": {"limit": 99},
-}
+def lookup(row: list[int], length: int, limit: int) -> list[int]:
+    """The definition: what comes after the latest earlier place of a text's last two tokens."""
+    last = row[length - 2 : length]
+    places = [p for p in range(2, length) if row[p - 2 : p] == last]
+    return row[places[-1] : length][:limit] if places else []
 
 
 def check_drafts(find: Drafts) -> Report:
@@ -94,51 +56,22 @@ def check_drafts(find: Drafts) -> Report:
     whether an engine that drafts so makes the tokens of rung 14 in fewer steps."""
 
     def trial() -> None:
-        rows: list[Row] = []
-        try:
-            for row in rows_of(find):
-                rows.append(row)
-        except Exception:
-            if all(gives({}, *row) for row in rows):
-                raise
-        check_rows(rows)
+        for texts, lens, limits, num_drafts in drawn_texts():
+            made = find(texts.clone(), lens.clone(), limits.clone(), num_drafts)
+            rows = zip(texts.tolist(), lens.tolist(), limits.tolist(), made.tolist(), strict=True)
+            for row, length, limit, drafts in rows:
+                right = lookup(row, length, limit)[:num_drafts]
+                right += [NO_DRAFT] * (num_drafts - len(right))
+                if drafts != right:
+                    raise BrokenContract(
+                        "drafts are what follows the latest earlier place of the last two tokens, up to the "
+                        f"text's end: of the text {row[:length]} with a limit of {limit}, the drafts are "
+                        f"{drafts}, expected {right}. {SOME if max(drafts) >= 0 else NONE}"
+                    )
 
     proof = f"{NUM_DRAWS} batches of random texts; in an engine, rung 14's tokens in fewer steps."
     trials = [trial, partial(check_on_device, find), partial(same_tokens, find)]
     return noted(proven("my_drafts", trials, proof), "17", "my_drafts", find)
-
-
-def rows_of(find: Drafts) -> Iterator[Row]:
-    """Every text that was drawn, and the drafts that a function finds for it."""
-    for texts, lens, limits, num_drafts in drawn_texts():
-        made = find(texts.clone(), lens.clone(), limits.clone(), num_drafts)
-        check_shape(made, (len(lens), num_drafts))
-        yield from zip(texts.tolist(), lens.tolist(), limits.tolist(), made.tolist(), strict=True)
-
-
-def check_rows(rows: Sequence[Row]) -> None:
-    """Raise BrokenContract at the first text with wrong drafts, and name the mistake that gives all rows."""
-    wrong = next((row for row in rows if not gives({}, *row)), None)
-    if wrong is None:
-        return
-    alike = [words for words, how in MISTAKES.items() if all(gives(how, *row) for row in rows)]
-    if all(draft == NO_DRAFT for *_, drafts in rows for draft in drafts):
-        alike = ["There is no draft at all. If `start` is right, `is_draft` must say what is one."]
-    row, length, limit, drafts = wrong
-    raise BrokenContract(
-        "drafts are what follows the latest earlier place of the last two tokens, up to the text's end: "
-        f"of the text {row[:length]} with a limit of {limit}, the drafts are {drafts}, expected "
-        f"{padded(lookup(row, length, limit), len(drafts))}. {alike[0] if alike else ''}"
-    )
-
-
-def gives(how: dict[str, Any], row: list[int], length: int, limit: int, drafts: list[int]) -> bool:
-    """Whether a text has these drafts if they are looked up with a mistake."""
-    return padded(lookup(row, length, **({"limit": limit} | how)), len(drafts)) == drafts
-
-
-def padded(drafts: Sequence[int], num_drafts: int) -> list[int]:
-    return [*drafts, *[NO_DRAFT] * num_drafts][:num_drafts]
 
 
 def check_on_device(part: Callable) -> None:
@@ -162,15 +95,6 @@ def check_on_device(part: Callable) -> None:
             "the work is a fixed number of operators, whatever a text has: 1 text of 8 tokens took "
             f"{counted[0]}, 3 texts of 64 tokens {counted[1]}. Compare all places at once."
         )
-
-
-def check_shape(tensor: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise BrokenContract for another shape, or values that are not whole numbers."""
-    found = shown(tensor)
-    if isinstance(tensor, Tensor):
-        found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-    if found != (expected := f"int64 {list(shape)}"):
-        raise BrokenContract(f"the result is {expected}: it is {found}.")
 
 
 # --- step 2: which are kept -----------------------------------------------------------------------------
@@ -208,7 +132,6 @@ def check_accepted(accepted: Accepted) -> Report:
     def trial() -> None:
         for drafts, made in drawn_answers():
             kept = accepted(drafts.clone(), made.clone())
-            check_shape(kept, tuple(made.shape))
             for row in zip(kept.tolist(), drafts.tolist(), made.tolist(), strict=True):
                 check_kept(*row)
 
@@ -226,20 +149,17 @@ def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
     if kept == [*right, *[NOT_MADE] * (len(made) - len(right))]:
         return
     tokens = [token for token in kept if token != NOT_MADE]
-    contract, hint = "all right drafts before the first wrong one are kept, and no other", ""
-    if tokens == right[:-1] and right[1:]:
+    contract = "all right drafts before the first wrong one are kept, and no other"
+    hint = (
+        "What the model made after a wrong draft, it made after a text that does not exist. And -1 is no "
+        "draft, whatever was made there."
+    )
+    if tokens == right[:-1] and tokens:
         contract = "the token after the last kept draft is kept, too"
         hint = (
             "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, "
             "`num_right` is too small: draft j is compared with `made[:, j]`."
         )
-    elif tokens[: len(right) - 1] == right[:-1] and tokens[len(right) - 1 :] == drafts[len(right) - 1 :][:1]:
-        contract = "a wrong draft is replaced by what the model made in its place"
-        hint = "That is the token of the row in front of it."
-    elif len(tokens) > len(right):
-        hint = "What the model made after a wrong draft, it made after a text that does not exist."
-        if NO_DRAFT in drafts:
-            hint += " And -1 is no draft, whatever was made there."
     raise BrokenContract(
         f"{contract}: of the drafts {drafts} and the tokens {made}, {tokens} are kept, expected {right}. "
         f"{hint}"
@@ -265,9 +185,8 @@ def check_take_back(take_back: TakeBack) -> Report:
             answer = take_back(num_cached, num_made, list(block_ids), block_size)
             check_blocks(answer, num_cached, num_made, block_ids, block_size)
 
-    proof = f"{NUM_DRAWS} random steps; in an engine, no block is lost."
-    trials = [trial, partial(same_tokens, None, None, take_back)]
-    return noted(proven("my_take_back", trials, proof), "17", "my_take_back", take_back)
+    report = proven("my_take_back", [trial], f"{NUM_DRAWS} random steps.")
+    return noted(report, "17", "my_take_back", take_back)
 
 
 def check_blocks(
@@ -278,11 +197,7 @@ def check_blocks(
         f"of {num_cached} tokens in the cache and a step that made {num_made}, in {len(block_ids)} blocks of "
         f"{block_size},"
     )
-    match answer:
-        case (length, [*kept]):
-            right = num_cached + num_made
-        case _:
-            raise BrokenContract(f"a length and the kept blocks are returned: {words} got {shown(answer)}.")
+    (length, kept), right = answer, num_cached + num_made
     if length != right:
         raise BrokenContract(
             f"the step's first row and all kept drafts stay in the cache: {words} {length} stay, expected "
@@ -296,3 +211,53 @@ def check_blocks(
         raise BrokenContract(
             f"{contract}: {words} {kept} of {block_ids} are kept, expected {block_ids[:needed]}. {hint}"
         )
+
+
+# --- step 4: when to stop -------------------------------------------------------------------------------
+
+LONG, MOST_IN_A_ROW = 1000, 4  # tokens, and steps
+# Right drafts of each step. No account is full after a pause: the package's own goes back to short pauses.
+ACCOUNTS = (
+    (0, 0, 0, 0, 0, 0),
+    (1, 0, 0, 2, 0, 0, 0, 0, 0),
+    (7, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0),
+)
+
+
+def check_balance(balance: Balance) -> Report:
+    """Whether a request with this balance stops drafting when it does not pay, and accounts as the lesson
+    says."""
+
+    def trial() -> None:
+        request, steps = balance(), 0
+        while steps + 1 < LONG and request.drafts(steps + 1):
+            steps += 1
+            request.settle(MOST_DRAFTS, 0, steps + 1)
+        if steps > MOST_IN_A_ROW:
+            raise BrokenContract(
+                f"a request whose drafts fail stops drafting: none was right, and it drafted in {steps} "
+                "steps in a row."
+            )
+        for right in ACCOUNTS:
+            check_account(balance(), right)
+
+    proof = f"{1 + len(ACCOUNTS)} simulated requests."
+    return noted(proven("MyBalance", [trial], proof), "17", "MyBalance", balance)
+
+
+def check_account(balance: DraftBalance, right: Sequence[int]) -> None:
+    """Raise BrokenContract unless an account is settled as the lesson says."""
+    saved, pause, resumes_at, num_tokens = 1.0, 16, 0, 1
+    for step, accepted in enumerate(right, 1):
+        num_tokens = max(num_tokens, resumes_at) + accepted + 1
+        saved = min(saved + accepted - 0.5, 4.0)
+        if saved < 0.5:
+            saved, resumes_at, pause = 1.0, num_tokens + pause, 2 * pause
+        balance.settle(MOST_DRAFTS, accepted, num_tokens)
+        found = balance.saved, balance.pause, balance.resumes_at
+        if found != (saved, pause, resumes_at):
+            raise BrokenContract(
+                f"the account holds what drafts brought and cost: after {list(right[:step])} right "
+                f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
+                f"{(saved, pause, resumes_at)}."
+            )

@@ -18,7 +18,7 @@ from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
 from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
-from labkit.results import Comparison, load, load_all
+from labkit.results import Comparison, load
 from labkit.results.drafts import together
 from labkit.results.record import Record
 from labkit.show import draw_curves
@@ -156,17 +156,13 @@ def recorded_lines() -> str:
     return "\n".join(said)
 
 
-def show_dial() -> pd.DataFrame | None:
-    """Draw the first record of drafts that are right with a chance that was set, and return all of it; or say
-    that there is none, and return None."""
-    records = list(load_all("drafts_dial").values())
-    if not records:
-        print("No GPU's record is here yet; the command above makes one on yours.")
-        return None
-    title = f"{records[0].model}, one request, {records[0].host.device}: what drafts gain"
-    draw_curves(dial_curves(records[0]), "chance that a draft is right", "times as fast", title)
+def show_dial() -> pd.DataFrame:
+    """Draw the record of drafts that are right with a chance that was set, and return all of it."""
+    record = load("drafts_dial_h200")
+    title = f"{record.model}, one request, {record.host.device}: what drafts gain"
+    draw_curves(dial_curves(record), "chance that a draft is right", "times as fast", title)
     plt.show()
-    return table_of(records[0].samples)
+    return table_of(record.samples)
 
 
 def dial_curves(record: Record) -> dict[str, dict[float, float]]:

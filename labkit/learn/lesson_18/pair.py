@@ -31,7 +31,6 @@ SOON = 10.0  # seconds that a rank waits for the other
 ANSWERED_IN = 120.0  # seconds that we wait for both
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PROOF = "In two processes, random layers, and the text of one process."
-ELSEWHERE = "stopped, because the other process did"
 
 Trial = Callable[[Any, TorchRanks], None]  # of a part, on each rank; raises BrokenContract
 
@@ -134,13 +133,14 @@ def serve(trials: dict[str, Trial]) -> None:
     while is_alive and (task := next_task(ranks)) is not None:
         with contextlib.redirect_stdout(sys.stderr):  # what the reader's part prints
             report = report_of(task, trials, ranks)
-        answers = gathered(ranks, [report.ok, report.text])
+        answers = [[report.ok, report.text]]
         try:
+            answers.append(swapped(ranks, answers[0]))
             ranks.check()
         except RankError:  # one has failed in the middle of something: nothing more is done together
             is_alive = False
-        if ranks.rank == 0:
-            ok, text = told_first(answers)
+        if ranks.rank == 0:  # what is wrong is told first, and before that one has waited for the other
+            ok, text = min(answers, key=lambda answer: (answer[0], "RankError" in answer[1]))
             print(ANSWER + json.dumps({"ok": ok, "text": text, "is_alive": is_alive}), flush=True)
     if is_alive:
         ranks.leave()
@@ -156,49 +156,14 @@ def next_task(ranks: TorchRanks) -> dict[str, Any] | None:
     return json.loads(line)
 
 
-def gathered(ranks: TorchRanks, answer: list[Any]) -> list[list[Any]]:
-    """On the first rank every rank's answer, as far as they come, on the others their own."""
-    if ranks.rank:
-        ranks.tell(json.dumps(answer))
-        return [answer]
-    answers = [answer]
-    with contextlib.suppress(RankError):
-        answers += [json.loads(ranks.hear()) for _ in range(1, ranks.size)]
-    return answers
-
-
-def told_first(answers: list[list[Any]]) -> list[Any]:
-    """The first answer that says what is wrong; where none does, what all say."""
-    wrong = [each for each in answers if not each[0]]
-    for words in (ELSEWHERE, "RankError"):
-        wrong = [each for each in wrong if words not in each[1]] or wrong
-    return wrong[0] if wrong else answers[0]
+def swapped(ranks: TorchRanks, answer: list[Any]) -> list[Any]:
+    """The other rank's answer, a list of whether all is well and a text, for this one's. It comes as a
+    message: a rank that waits in a sum meets nobody here."""
+    ranks.tell(json.dumps(answer))
+    return json.loads(ranks.hear())
 
 
 def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
     """What this rank says of a part."""
     part, path = task["name"], Path(sys.argv[1]) / f"part_{int(task['number'])}.py"
     return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], PROOF)
-
-
-class Elsewhere(Exception):
-    """The other rank has stopped."""
-
-
-def agreed(ranks: TorchRanks, do: Callable[[], Any]) -> Any:
-    """What this rank makes without the others. If one of them fails in it, all stop here."""
-    made, error = None, None
-    try:
-        made = do()
-    except BaseException as failed:
-        error = failed
-    if ranks.least(error is None):
-        return made
-    raise error or Elsewhere(ELSEWHERE)
-
-
-def meet(ranks: TorchRanks) -> None:
-    """Wait until all ranks are here, by messages: one that waits in a sum meets nobody."""
-    ranks.tell(json.dumps("here"))
-    for _ in range(1, ranks.size):
-        ranks.hear()

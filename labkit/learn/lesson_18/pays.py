@@ -71,8 +71,8 @@ def measured() -> list[Gain]:
     return all_gains(load_all("ranks").values())
 
 
-def measured_table(gains: Sequence[Gain]) -> pd.DataFrame | None:
-    """A row per gain: measured, and on paper with the price that a sum had there; None if there is none."""
+def measured_table(gains: Sequence[Gain]) -> pd.DataFrame:
+    """A row per gain: measured, and on paper with the price that a sum had there."""
     rows = []
     for gain in gains:
         if gain.bandwidths is None or gain.sum_us is None:
@@ -92,14 +92,9 @@ def measured_table(gains: Sequence[Gain]) -> pd.DataFrame | None:
                 "GB/s of each GPU": f"{one} → {cut}",
             }
         )
-    return pd.DataFrame(rows).set_index("model") if rows else None
+    return pd.DataFrame(rows).set_index("model")
 
 
 def draw_measured(gains: Sequence[Gain]) -> None:
-    """Draw all gains, or say that there is none."""
-    if gains:
-        draw_gains(by_model(gains))
-    else:
-        print(
-            "There is no record yet: `python -m labkit.bench ranks` makes one, on several GPUs of one host."
-        )
+    """Draw all gains."""
+    draw_gains(by_model(gains))

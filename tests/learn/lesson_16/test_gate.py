@@ -1,7 +1,6 @@
 """Lesson 16's gates: the hints' functions with one likely mistake each are refused, with its sentence."""
 
 import pytest
-import torch
 from gate_tests import mistake_tests
 
 from labkit.learn.lesson_16 import gate, traps
@@ -14,36 +13,22 @@ QUANTIZE, ATTEND, BOUND = range(3)
 MISTAKES = [
     (QUANTIZE, ".clamp(min=2.0**-126)", "", "keep scales above 0"),
     (QUANTIZE, ".amax(dim=-1)", ".amax().expand(heads.shape[:-1])", "of its own head at most"),
-    (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "numbers has shape"),
-    (QUANTIZE, ".round()", "", "numbers are whole"),
+    (QUANTIZE, "amax(dim=-1)", "amax(dim=-1, keepdim=True)", "scales has shape"),
     (QUANTIZE, "heads.abs()", "heads.nan_to_num().abs()", "reads as NaN, and no other does"),
-    (ATTEND, "(scores * key_scales)", "scores", "The scales of the keys are missing"),
-    (ATTEND, " * value_scales", "", "The scales of the values are missing"),
+    (ATTEND, "(scores * key_scales)", "scores", "keys belong inside of the softmax"),
     (ATTEND, "* value_scales", "* value_scales\n    weights /= weights.sum(-1, keepdim=True)", "add up to 1"),
     (BOUND, "abs().sum(dim=-1)", "abs().amax(dim=-1)", "rounded so that all errors add up"),
     (QUANTIZE, "(heads.abs().amax(dim=-1) / 127).clamp(min=2.0**-126)",
      "heads.abs().amax(dim=-1).clamp(min=2.0**-126) / 127", "no scale is below 2.0**-126"),
     (ATTEND, "(scores * key_scales).softmax(dim=-1) * value_scales",
-     "(scores * value_scales).softmax(dim=-1) * key_scales", "The scales are swapped"),
-    (ATTEND, "key_scales).softmax(dim=-1) * value_scales", "key_scales * value_scales).softmax(dim=-1)",
-     "Both scales are inside of the softmax"),
-    (ATTEND, "(scores * key_scales).softmax(dim=-1)", "scores.softmax(dim=-1) * key_scales",
-     "Both scales are behind the softmax"),
+     "(scores * value_scales).softmax(dim=-1) * key_scales", "a score is multiplied by its key's scale"),
     (BOUND, "largest / 2 + ", "", "no error is larger than the bound"),
     (BOUND, "key_scales.amax(dim=-1) / 2", "key_scales.amax(dim=-1)", "and not much more"),
-    (QUANTIZE, "heads.abs()", "heads.abs_()", "it changed a tensor in place"),
     (QUANTIZE, "2.0**-126", "1e-8", "is -4.365e-31 and reads as -0"),
     (QUANTIZE, "amax(dim=-1)", "amax(dim=2)", "raised IndexError"),
-    (QUANTIZE, ".bfloat16()", "", "and reads by its scale in bfloat16 as"),
-    (QUANTIZE, "return numbers, scales", "return numbers", "numbers and scales are two tensors"),
-    (QUANTIZE, "return", "numbers = globals().setdefault(heads.shape, numbers)\n    return", "its own head"),
-    (ATTEND, "return (", "(", "the result is a tensor of shape [1, 4] found it is None"),
-    (ATTEND, "return", "values *= value_scales[..., None]\n    return", "it changed a tensor in place"),
-    (ATTEND, "return", "weights = globals().setdefault(weights.shape, weights)\n    return", "a score is"),
     (BOUND, "return largest", "return float('nan') * largest", "the bound says nan"),
     (BOUND, "key_scales.amax(dim=-1)", "key_scales[:, 0]", "no error is larger than the bound"),
     (BOUND, "value_scales.amax(dim=-1)", "value_scales.mean(dim=-1)", "no error is larger than the bound"),
-    (BOUND, "torch.exp(2 * score)", "torch.exp(2 * score.max())", "and not much more"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
@@ -57,14 +42,6 @@ def test_a_quantizer_that_forgets_scales_between_tokens_changes_the_engines_text
 def test_attention_is_not_blamed_for_numbers_that_step_1_makes():
     assert gate.check_attend(gate.attention_in_float64, traps.by_head).ok
     assert gate.check_attend(gate.attention_in_float64, traps.first_scale).before == "step 1"
-
-
-def test_right_bounds_of_other_forms_pass():
-    def tighter(query: torch.Tensor, key_scales: torch.Tensor, value_scales: torch.Tensor) -> torch.Tensor:
-        e, largest = query.norm(dim=-1) * key_scales.amax(-1) / 2, value_scales.amax(-1)
-        return largest / 2 + 2 * torch.tanh(e / 2) * 127.5 * largest
-
-    assert gate.check_bound(tighter).ok
 
 
 def test_the_draws_bound_is_a_bound_and_the_packages_quantizer_passes():
