@@ -22,8 +22,8 @@ MISTAKES = [
     (ROWS, "block_id - offset for", "block_id for", "entry 0 names block 12, expected 0."),
     (ROWS, "[0] * (", "[-1] * (", "names block -1, expected 0."),
     (ROWS, FILL, NEW_ROWS, "session B (row 0), entry 0 names block 0"),
-    (ONE_CALL, "torch.stack(rows, out=block_tables_cpu[layer_idx])", LAST_LAYERS, "to one of its layers found layer 0"),
-    (ROWS, "self.row(session, layer_idx, offset)", "self.row(session, 0, 0)", "to one of its layers found layer 1"),
+    (ONE_CALL, "torch.stack(rows, out=block_tables_cpu[layer_idx])", LAST_LAYERS, "its layers found layer 0"),
+    (ROWS, "self.row(session, layer_idx, offset)", "self.row(session, 0, 0)", "its layers found layer 1"),
     (ROWS, "self.kept.setdefault(session, {})", BY_CONTENT, ""),
     (TWO_NUMBERS, "(len(block_ids), block_ids[-1] if block_ids else -1)", "len(block_ids)", "Make a row aga"),
 ]  # fmt: skip
