@@ -49,8 +49,8 @@ PACKAGES_GATHER = gather
 
 def paged_attention(gather: Gather = gather, weights: Weights = weights) -> PagedAttentionFunction:
     """A paged attention that the engine runs, from its two pieces; each is the package's if it is not given.
-    It raises BrokenContract where a piece gives something of another shape or type. It wraps the piece that
-    is not the package's, so that `inspect.unwrap` finds it.
+    It raises BrokenContract where a piece gives something of another shape. It wraps the piece that is not
+    the package's, so that `inspect.unwrap` finds it.
     """
 
     def attention(
@@ -68,7 +68,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
 
         def with_new(cache: Tensor, new: Tensor, b: int, num_tokens: int) -> Tensor:
             held = gather(cache, block_table[b], num_tokens)
-            check_like("gather returns [H, T, D]", held, (H, num_tokens, D), cache.dtype)
+            check_like("gather returns [H, T, D]", held, (H, num_tokens, D))
             return torch.cat([held, new[b][:, None]], dim=1)  # [H, T + 1, D]
 
         for b, num_tokens in enumerate(context_lens.tolist()):
@@ -76,7 +76,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
             values = with_new(v_cache_layer, value_new, b, num_tokens)
             for h in range(H):
                 of_tokens = weights(query[b, h], keys[h])
-                check_like("weights returns [T]", of_tokens, (num_tokens + 1,), keys.dtype)
+                check_like("weights returns [T]", of_tokens, (num_tokens + 1,))
                 out[b, h] = of_tokens @ values[h]
         return out
 
@@ -84,13 +84,11 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
     return attention
 
 
-def check_like(contract: str, given: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise BrokenContract, with what a piece promises, if this is no tensor of this shape and type."""
+def check_like(contract: str, given: object, shape: tuple[int, ...]) -> None:
+    """Raise BrokenContract, with what a piece promises, if this is no tensor of this shape."""
     if not isinstance(given, Tensor) or tuple(given.shape) != shape:
         what = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise BrokenContract(f"{contract}, here {list(shape)}. It gave {what}.")
-    if given.dtype != dtype:
-        raise BrokenContract(f"{contract}, of the type that it is given, {dtype}. It gave {given.dtype}.")
 
 
 # --- the requests that the lesson looks at -------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Lesson 01: block tables whose rows are cached."""
 
+from collections.abc import Mapping
+
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession
@@ -11,13 +13,13 @@ from labkit.learn.gates.schedule import Invariant
 
 
 @torch.inference_mode()
-def wrong_entry(engine: InferenceEngine, sessions: list[InferenceSession], names: list[str]) -> str:
-    """The first place where a row of the block table is not what its session's list of blocks says now.
-
-    names: what the sessions are called.
-    """
-    rebuilt = RebuiltBlockTables(engine.kv_manager, len(sessions))
-    table, expected = engine.decode_step.block_tables.build(sessions), rebuilt.build(sessions)
+def wrong_entry(engine: InferenceEngine, sessions: Mapping[str, InferenceSession]) -> str:
+    """The first place where a row of the block table is not what its session's list of blocks says now. The
+    sessions come by what they are called, in the order of the rows."""
+    if not sessions:
+        return ""
+    rebuilt, held = RebuiltBlockTables(engine.kv_manager, len(sessions)), list(sessions.values())
+    table, expected = engine.decode_step.block_tables.build(held), rebuilt.build(held)
     if table.shape != expected.shape:
         return f"the table has the shape {tuple(table.shape)}, expected {tuple(expected.shape)}: [L, B, M]."
     wrong = (table != expected).nonzero()
@@ -25,17 +27,15 @@ def wrong_entry(engine: InferenceEngine, sessions: list[InferenceSession], names
         return ""
     layer_idx, row, place = wrong[0].tolist()
     return (
-        f"layer {layer_idx}, {names[row]} (row {row}), entry {place} names block "
+        f"layer {layer_idx}, {list(sessions)[row]} (row {row}), entry {place} names block "
         f"{table[layer_idx, row, place]}, expected {expected[layer_idx, row, place]}."
     )
 
 
 def stale_entry(engine: InferenceEngine) -> str:
     """What `wrong_entry` says of the running requests."""
-    running = engine.scheduler.running
-    if not running:
-        return ""
-    return wrong_entry(engine, [*running.values()], [f"request {request.request_id}" for request in running])
+    running = engine.scheduler.running.items()
+    return wrong_entry(engine, {f"request {each.request_id}": session for each, session in running})
 
 
 FRESH_ROWS = Invariant(
@@ -69,7 +69,7 @@ def rows_of_others(build: Build) -> None:
                 offset = manager.layer_offset(layer_idx)
                 its.extend(offset + (i + layer_idx) % NUM_BLOCKS for i in block_ids)
                 sessions[name].num_tokens = 4 * len(block_ids)
-        if wrong := wrong_entry(engine, [sessions[name] for name in batch], [f"session {n}" for n in batch]):
+        if wrong := wrong_entry(engine, {f"session {name}": sessions[name] for name in batch}):
             raise BrokenContract(
                 f"a row belongs to one session, and to one of its layers: {wrong} A session may have the "
                 "place in the batch of one that has ended, and its lists may differ from layer to layer. "

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from labkit.bench import cost_cards
 from labkit.engine import InferenceEngine
-from labkit.kvcache import CachedBlockTables, KVBlockManager
+from labkit.kvcache import KVBlockManager, RebuiltBlockTables
 from labkit.kvcache.block_tables import RowHolder
 from labkit.learn.gates.gate import raised
 from labkit.watch import steady_decode, steady_prompts
@@ -32,23 +31,19 @@ def rows_made(engine: InferenceEngine, num_steps: int = 128) -> str:
     return f"rows made: {made} of {asked}; index tensors in a step: {index_tensors}"
 
 
-class NumberOnlyBlockTables(CachedBlockTables):
+class NumberOnlyBlockTables(RebuiltBlockTables):
     """A block table cache that is wrong on purpose: it makes a row anew only when the *number* of blocks has
     changed."""
 
     def __init__(self, kv_manager: KVBlockManager, max_batch_size: int) -> None:
         super().__init__(kv_manager, max_batch_size)
-        self._rows: dict[tuple[RowHolder, int], list[int]] = {}
+        self._kept: dict[RowHolder, tuple[int, Tensor]] = {}  # the number of blocks, and the rows [L, M]
 
     def fill(self, block_tables_cpu: Tensor, sessions: Sequence[RowHolder]) -> None:
         """Fill the tables [L, B, M] with the sessions' rows, made anew or kept."""
-        block_tables_cpu.zero_()
-        for layer_idx in range(self.kv_manager.num_layers):
-            offset = self.kv_manager.layer_offset(layer_idx)
-            for b, session in enumerate(sessions):
-                block_ids = session.block_ids_per_layer[layer_idx]
-                row = self._rows.get((session, layer_idx), [])
-                if len(row) != len(block_ids):
-                    row = [block_id - offset for block_id in block_ids]
-                    self._rows[session, layer_idx] = row
-                block_tables_cpu[layer_idx, b, : len(row)] = torch.tensor(row, dtype=torch.int32)
+        super().fill(block_tables_cpu, sessions)
+        for b, session in enumerate(sessions):
+            num_blocks = len(session.block_ids_per_layer[0])
+            if session not in self._kept or self._kept[session][0] != num_blocks:
+                self._kept[session] = num_blocks, block_tables_cpu[:, b].clone()
+            block_tables_cpu[:, b] = self._kept[session][1]

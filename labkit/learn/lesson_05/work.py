@@ -1,10 +1,12 @@
 """Lesson 05: ways to count one token, the work of an append, and what it costs."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from types import CodeType, FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -121,20 +123,22 @@ def append(manager: KVBlockManager, sequences: Sequence[list[int]], number: floa
     manager.append_token_batch(0, list(sequences), new, new)
 
 
-class CallCounter:
-    """Counts the Python functions that are called, and the records made among them.
+def calls_of(function: Callable, *args: object) -> Counter[CodeType]:
+    """How often each Python function is called while this one runs, itself among them."""
+    called: Counter[CodeType] = Counter()
 
-    constructors: code that makes a record.
-    """
-
-    def __init__(self, constructors: set[CodeType]) -> None:
-        self._constructors = constructors
-        self.functions = self.records = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+    def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_name not in INLINED:
-            self.functions += 1
-            self.records += frame.f_code in self._constructors
+            called[frame.f_code] += 1
+
+    with profiled_by(note):
+        function(*args)
+    return called
+
+
+def records_in(called: Counter[CodeType], manager: KVBlockManager) -> int:
+    """How many of these calls made a record."""
+    return sum(called[code] for code in constructors_of(manager))
 
 
 class CountedDict(dict):
@@ -161,50 +165,32 @@ class CountedDict(dict):
 
 
 def work_of(kind: type[KVBlockManager], batch_size: int = 64) -> str:
-    """What one `append_token_batch` of `batch_size` tokens asks of Python, in a line: records, function calls,
-    reads and writes of the table of records. Every block has room, and the write itself is left out. The
-    manager may be a reader's, so it never raises."""
+    """What one `append_token_batch` of `batch_size` tokens asks of Python, in a line: records, calls of
+    functions, reads and writes of the table of records. Every block has room, and the write itself is left
+    out. It never raises, because the manager may be a reader's."""
     noun = f"an append of {batch_size} tokens"
     try:
         manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NO_WRITE)
         sequences: list[list[int]] = [[] for _ in range(batch_size)]
         append(manager, sequences)
         new = torch.zeros(batch_size, 1, 1)
-        counter = CallCounter(constructors_of(manager))
-        with profiled_by(counter):
-            manager.append_token_batch(0, sequences, new, new)
+        called = calls_of(manager.append_token_batch, 0, sequences, new, new)
         with replaced(manager, "block_infos", CountedDict) as table:
             manager.append_token_batch(0, sequences, new, new)
     except Exception as error:  # whatever the reader's code raises
         return f"{noun}: not counted, because it {raised(error)}"
     return (
-        f"{noun}: {counter.records} records, {counter.functions} calls, {table.reads} reads of the table, "
-        f"{len(table.written)} writes to it"
+        f"{noun}: {records_in(called, manager)} records, {called.total()} calls, {table.reads} reads of the "
+        f"table, {len(table.written)} writes to it"
     )
 
 
-class BlockLife(NamedTuple):
-    """What records say of one block as it fills, token by token, to a holder that keeps each record it is
-    shown."""
-
-    created: list[int]  # records made so far, after each token
-    shown: list[int]  # the length that the record said at the time
-    kept: list[int]  # what the same records say at the end
-
-
-def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
-    """Fill one block of `num_tokens` tokens, and keep each record that describes it."""
+def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> list[int]:
+    """Fill one block of `num_tokens` tokens; how many records were made by then, after each token."""
     manager = tiny_manager(kind, block_size=num_tokens, kv_write=NO_WRITE)
     block_ids: list[int] = []
-    created, shown, records = [], [], []
-    counter = CallCounter(constructors_of(manager))
-    for _ in range(num_tokens):
-        with profiled_by(counter):
-            append(manager, [block_ids])
-        created.append(counter.records)
-        records.append(manager.info(block_ids[0]))
-        shown.append(records[-1].length)
-    return BlockLife(created, shown, [record.length for record in records])
+    made = [records_in(calls_of(append, manager, [block_ids]), manager) for _ in range(num_tokens)]
+    return list(accumulate(made))
 
 
 # --- host time by the parts of a step, here and as recorded, and what it makes one expect --------------

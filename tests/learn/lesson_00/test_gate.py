@@ -28,7 +28,7 @@ MISTAKES = [
     (AT_ONCE, "values.masked_fill(hidden.transpose(2, 3), 0)", "values", "with NaN in the empty"),
     (AT_ONCE, ".softmax(dim=-1)", ".half().softmax(dim=-1).float()", "the softmax of query · key / √D found"),
     (WEIGHTS, SOFTMAX, SOFTMAX.replace("scores.max", "scores.abs().max"), "largest weight is nan"),
-    (WEIGHTS, SOFTMAX, "    return scores.double().softmax(0)", "torch.float32. It gave torch.float64."),
+    (WEIGHTS, SOFTMAX, "    return scores.double().softmax(0)", "raised RuntimeError"),
     (WEIGHTS, SOFTMAX, "    return scores.double().softmax(0).float()", ""),
     (AT_ONCE, "-torch.inf", "torch.finfo(scores.dtype).min", ""),
     (AT_ONCE, "    def of", "    k_cache_layer[2, :, 0] = key_new[0]\n\n    def of", "its argument k_cache_"),
