@@ -208,14 +208,11 @@ def _check_ends(accesses: list[Access], sizes: Mapping[str, int]) -> None:
         size = sizes[tensor]
         beyond = [place for place in places if not 0 <= place < size]
         if beyond:
-            does, harm = (
-                ("stores", "overwrites what belongs to others")
-                if kind == "store"
-                else ("loads", "reads anything, or is stopped with an illegal address")
-            )
+            harm = "overwrites" if kind == "store" else "reads"
             raise BrokenContract(
-                f"program {program[0]} {does} {_named(tensor, beyond)}, but {tensor} ends with "
-                f"{tensor}[{size - 1}]. A GPU then {harm}. The mask must be off for these."
+                f"program {program[0]} {kind}s {_named(tensor, beyond)}, but {tensor} ends with "
+                f"{tensor}[{size - 1}]. A GPU then {harm} what belongs to others. The mask must be off for "
+                "these."
             )
 
 

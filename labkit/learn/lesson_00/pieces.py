@@ -91,9 +91,6 @@ def check_like(contract: str, given: object, shape: tuple[int, ...]) -> None:
         raise BrokenContract(f"{contract}, here {list(shape)}. It gave {what}.")
 
 
-# --- the requests that the lesson looks at -------------------------------------------------------------
-
-
 def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> InferenceEngine:
     """An engine with blocks of 4 tokens, so many steps after three requests arrived: two have the prompt of
     one that has run before, which the prefix cache knows."""
@@ -105,9 +102,6 @@ def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> I
     for _ in range(num_steps):
         engine.step()
     return engine
-
-
-# --- what attention is called with in a step, and what calling it costs --------------------------------
 
 
 def attention_call(engine: InferenceEngine, layer_idx: int) -> dict[str, Any]:
@@ -136,9 +130,6 @@ def head_weights(call: dict[str, Any], head: int, gather: Gather, weights: Weigh
     """What each token counts for one head of a call's first request, its new token last, by these pieces."""
     keys = gather(call["k_cache_layer"], call["block_table"][0], int(call["context_lens"][0]))[head]
     return weights(call["query"][0, head], torch.cat([keys, call["key_new"][0, head][None]])).tolist()
-
-
-# --- what the size of a block costs ---------------------------------------------------------------------
 
 
 class Waste(NamedTuple):

@@ -75,9 +75,6 @@ def frame_of_sessions(
     return PoolFrame(title, tuple(map(tuple, slots)), holders)
 
 
-# --- an append that is wrong on purpose ----------------------------------------------------------------
-
-
 class CopiesAfterTheWrite(AppendBatched):
     """An append that is wrong on purpose: the record of a copy-on-write is made at once, but its keys and
     values are moved after the write."""

@@ -11,13 +11,7 @@ from labkit.learn.steps import noted
 
 
 def offsets(
-    b: int,
-    h: int,
-    block_idx: Sequence[int],
-    slot: int,
-    strides: tuple[int, int, int],
-    D: int,
-    BLOCK_D: int,
+    b: int, h: int, block_idx: Sequence[int], slot: int, strides: tuple[int, int, int], D: int, BLOCK_D: int
 ) -> list[int]:
     """The offsets in a layer's cache [N, H, block_size, D] at which program (b, h) of a full-batch kernel
     stores: the values of one head in one slot."""

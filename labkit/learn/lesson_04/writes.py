@@ -16,16 +16,14 @@ from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.watch import Positions, record_accesses, record_positions, steady_decode, steady_prompts
 
-PROMPTS = (8, (20, 23))  # requests, and the lengths of their prompts in turn
-
 
 def index_tensors_of(engine: InferenceEngine) -> str:
-    """How many index tensors a steady decode step of PROMPTS makes on this engine, as a sentence; also why
+    """How many index tensors a steady decode step of 8 requests makes on this engine, as a sentence; also why
     they were not counted."""
     try:
         # A kernel that the gate has refused may store anywhere: nothing outside of its tensors is touched.
         guarded = record_accesses() if engine.device.type == "cpu" else nullcontext()
-        with guarded, steady_decode(engine, steady_prompts(*PROMPTS)):
+        with guarded, steady_decode(engine, steady_prompts(8, (20, 23))):
             _, count = count_operators(engine)
     except Exception as error:  # whatever the reader's code raises
         return f"index tensors in a step: not counted, because the engine {raised(error)}"

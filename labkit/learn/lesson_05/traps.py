@@ -4,7 +4,6 @@ from contextlib import nullcontext, suppress
 
 from torch import Tensor
 
-from labkit.engine import InferenceEngine
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 from labkit.kvcache.block_manager import NO_BLOCK
@@ -87,20 +86,3 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
         append(manager, [block_ids], 3.0)
     append(manager, [block_ids], 3.0)
     return manager.dense_kv(0, block_ids)[0].flatten().tolist()
-
-
-def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list[int]]:
-    """Let the engine's next step fail where layer `at_layer` writes. Returns the tokens that the manager
-    counts for the first running request, a number per layer: at the failure, and after the engine has handled
-    it."""
-    manager = engine.kv_manager
-    session, *_ = engine.scheduler.running.values()
-
-    def counted() -> list[int]:
-        return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
-
-    seen: list[list[int]] = []
-    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(counted()))
-    with suppress(PlantedError), fault:
-        engine.step()
-    return seen[0], counted()
