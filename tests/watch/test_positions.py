@@ -5,7 +5,7 @@ import torch
 from helpers import make_engine, small_model
 
 from labkit import LADDER, SamplingParams, watch
-from labkit.learn.lesson_04.counts import watch_positions
+from labkit.learn.lesson_04.writes import watch_positions
 from labkit.watch.positions import write_path
 
 RUNG = LADDER["04"].options

@@ -1,8 +1,13 @@
-"""A chain of small kernels: when the host launches each of them, and when the GPU runs it."""
+"""A chain of small kernels: when the host launches each and the GPU runs it, computed and measured here."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
+import torch
+
+from labkit.bench.limit import synchronize
 from labkit.show.lanes import Busy
 
 # When each kernel begins, from when its launch is done (microseconds) and what a kernel takes.
@@ -64,3 +69,36 @@ def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> li
     starts = begins(issued, chain.gpu_us)
     kernels = [Busy("GPU", "gpu", i, start, start + chain.gpu_us) for i, start in enumerate(starts)]
     return [*launches, *kernels]
+
+
+@dataclass(frozen=True)
+class ChainTime:
+    """Microseconds per kernel of a measured chain: until the host had launched all, and until all were
+    done."""
+
+    issued_us: float
+    done_us: float
+    read_us: float  # the same chain, with a number read back after each kernel
+
+
+def time_chain(device: torch.device, numbers: int, kernels: int = 300, rounds: int = 15) -> ChainTime:
+    """Time `x + 1` on so many numbers, in a chain of so many kernels; the median of the rounds.
+
+    On a CPU an operator is done when its call returns, so that all three times are nearly one.
+    """
+
+    def run(read_back: bool) -> tuple[float, float]:
+        """Seconds until all was launched, and until all was done."""
+        x = torch.zeros(numbers, device=device)
+        synchronize(device)
+        begin = time.perf_counter()
+        for _ in range(kernels):
+            x = x + 1
+            if read_back:
+                x[0].item()
+        issued = time.perf_counter()
+        synchronize(device)
+        return issued - begin, time.perf_counter() - begin
+
+    seconds = [(*run(read_back=False), run(read_back=True)[1]) for _ in range(rounds)]
+    return ChainTime(*(1e6 * median(times) / kernels for times in zip(*seconds, strict=True)))

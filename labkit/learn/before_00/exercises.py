@@ -3,10 +3,8 @@
 import random
 from typing import Any
 
-from labkit.learn.before_00.chain import Chain, kernel_begins, schedule
+from labkit.learn.before_00.chain import Chain, kernel_begins
 from labkit.learn.exercise import Exercise
-
-# --- step 1 ------------------------------------------------------------------------------------------------
 
 
 def draw_launches(rng: random.Random) -> dict[str, Any]:
@@ -25,15 +23,10 @@ KERNEL_BEGINS = Exercise(
     "later.",
 )
 
-# --- step 2 ------------------------------------------------------------------------------------------------
-
 
 def step_time(kernels: int, host_us: float, gpu_us: float, read_back: bool) -> float:
-    """Microseconds of a step, once it runs evenly: between the ends of the fifth step and the sixth."""
-    ends = [
-        busy.end for busy in schedule(Chain(kernels, host_us, gpu_us, read_back), 6) if busy.work == "gpu"
-    ]
-    return ends[-1] - ends[-1 - kernels]
+    """Microseconds of a step of the `Chain` with these numbers, once it runs evenly."""
+    return float(Chain(kernels, host_us, gpu_us, read_back).step_us)
 
 
 STEP_TIME = Exercise(

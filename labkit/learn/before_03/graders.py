@@ -1,7 +1,7 @@
 """Before 03: the kernels that a reader writes, run by hand and judged by what each loads and stores."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from labkit.checks import shown
-from labkit.kernels.triton_runtime import triton_status
+from labkit.kernels.triton_runtime import tl, triton, triton_status
 from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, Unattempted, limited_lines
 from labkit.learn.gates.gate import raised
 from labkit.learn.gates.kernel_hints import kernel_hint
 from labkit.learn.verdict import Verdict
-
-# --- which numbers each program of a small Triton kernel loads and stores ------------------------------
 
 NOTHING = float("nan")  # what a lane holds whose mask was off, or that lies beyond its tensor
 
@@ -48,36 +46,10 @@ class Pointer:
         return self + (-offset)
 
 
-def record(
-    kernel: Any, num_programs: int, tensors: Mapping[str, Tensor], constants: Mapping[str, int]
-) -> list[Access]:
-    """Run each program of a kernel, one after another, and write down what it loads and stores.
-
-    kernel: decorated by `triton.jit`, or not; its arguments are the tensors, flat and by name, and then the
-    constants, in this order. What lies beyond a tensor's end is not written, and reads as NaN.
-    """
-    function = getattr(kernel, "fn", kernel)
-    accesses: list[Access] = []
-    pointers = [Pointer(name, numbers, torch.tensor(0)) for name, numbers in tensors.items()]
-    for program in range(num_programs):
-        language = Language((program,), accesses)
-        by_hand = FunctionType(
-            function.__code__,
-            {**function.__globals__, "tl": language},
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
-        )
-        by_hand(*pointers, *constants.values())
-    return accesses
-
-
 class Language:
     """`tl` for one program: what a small kernel needs of it."""
 
-    constexpr = int
-    int32, int64, float16, float32 = torch.int32, torch.int64, torch.float16, torch.float32
-    where = staticmethod(torch.where)
+    int32, int64, where = torch.int32, torch.int64, staticmethod(torch.where)
 
     def __init__(self, program: tuple[int, ...], accesses: list[Access]) -> None:
         self._program, self._accesses = program, accesses
@@ -101,9 +73,7 @@ class Language:
         pointer, on = self._note("load", pointer, mask)
         there = on & self._inside(pointer)
         loaded = pointer.numbers[torch.where(there, pointer.places, 0)]
-        return torch.where(
-            there, loaded, torch.where(on, NOTHING, torch.as_tensor(other, dtype=loaded.dtype))
-        )
+        return torch.where(there, loaded, torch.where(on, NOTHING, other))
 
     def store(self, pointer: Pointer, value: Any, mask: Any = True) -> None:
         pointer, on = self._note("store", pointer, mask)
@@ -117,9 +87,6 @@ class Language:
     def max(self, values: Tensor, axis: int | None = None) -> Tensor:
         return values.max() if axis is None else values.amax(axis)
 
-    def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(tuple(shape), dtype=dtype)
-
     def _note(self, kind: str, pointer: Pointer, mask: Any) -> tuple[Pointer, Tensor]:
         """Write an access down; the pointer and its mask, in one shape."""
         if not isinstance(pointer, Pointer):
@@ -132,8 +99,6 @@ class Language:
     def _inside(pointer: Pointer) -> Tensor:
         return (pointer.places >= 0) & (pointer.places < len(pointer.numbers))
 
-
-# --- the graders of the page before lesson 03 ----------------------------------------------------------
 
 OFF = (
     "Where the mask is off, `tl.load` returns anything (here nan), and so does everything computed from "
@@ -153,9 +118,21 @@ class Launch:
     expected: Tensor
 
     def record(self, kernel: Any, out: Tensor | None = None) -> list[Access]:
-        """What each program loads and stores. out: where the numbers go; thrown away by default."""
-        out = torch.empty_like(self.expected) if out is None else out
-        return record(kernel, self.num_programs, {"x": self.x.clone(), "out": out}, self.constants)
+        """Run each program of a kernel, decorated by `triton.jit` or not, one after another, and write down
+        what it loads and stores. What lies beyond a tensor's end is not written, and reads as NaN.
+
+        out: where the numbers go; thrown away by default.
+        """
+        tensors = {"x": self.x.clone(), "out": torch.empty_like(self.expected) if out is None else out}
+        pointers = [Pointer(name, numbers, torch.tensor(0)) for name, numbers in tensors.items()]
+        function = getattr(kernel, "fn", kernel)
+        code, names = function.__code__, function.__globals__
+        accesses: list[Access] = []
+        for program in range(self.num_programs):
+            language = Language((program,), accesses)
+            by_hand = FunctionType(code, {**names, "tl": language}, closure=function.__closure__)
+            by_hand(*pointers, *self.constants.values())
+        return accesses
 
 
 @dataclass(frozen=True)
@@ -231,22 +208,19 @@ def _check_ends(accesses: list[Access], sizes: Mapping[str, int]) -> None:
         size = sizes[tensor]
         beyond = [place for place in places if not 0 <= place < size]
         if beyond:
-            does, harm = (
-                ("stores", "overwrites what belongs to others")
-                if kind == "store"
-                else ("loads", "reads anything, or is stopped with an illegal address")
-            )
+            harm = "overwrites" if kind == "store" else "reads"
             raise BrokenContract(
-                f"program {program[0]} {does} {_named(tensor, beyond)}, but {tensor} ends with "
-                f"{tensor}[{size - 1}]. A GPU then {harm}. The mask must be off for these."
+                f"program {program[0]} {kind}s {_named(tensor, beyond)}, but {tensor} ends with "
+                f"{tensor}[{size - 1}]. A GPU then {harm} what belongs to others. The mask must be off for "
+                "these."
             )
 
 
 def _check_stored_once(stores: list[Access], size: int) -> None:
-    owners: dict[int, list[int]] = {place: [] for place in range(size)}
-    for _, program, tensor, places in stores:
-        for place in places if tensor == "out" else ():
-            owners[place].append(program[0])
+    owners = {
+        place: [store.program[0] for store in stores if store.tensor == "out" and place in store.places]
+        for place in range(size)
+    }
     for place, programs in owners.items():
         if len(programs) > 1:
             told = ", ".join(map(str, programs))
@@ -264,9 +238,6 @@ def _check_stored_once(stores: list[Access], size: int) -> None:
 def _named(tensor: str, places: list[int]) -> str:
     first = ", ".join(f"{tensor}[{place}]" for place in places[:3])
     return f"{first} and {len(places) - 3} more" if len(places) > 3 else first
-
-
-# --- x + 1 -------------------------------------------------------------------------------------------------
 
 
 def add_one_launch(n: int, block: int) -> Launch:
@@ -289,44 +260,30 @@ ADD_ONE = KernelExercise(
     PLUS_ONE,
 )
 
-# --- rows of a matrix --------------------------------------------------------------------------------------
-
 SHAPES = ((4, 4, 4, 2, 4), (4, 8, 8, 4, 8), (4, 3, 3, 2, 4), (4, 4, 6, 2, 4), (5, 6, 8, 2, 8))
+BETWEEN = 1000.0  # what lies between the rows of a matrix
 
 
-def rows_launch(values: Tensor, expected: Tensor, stride: int, block_rows: int, block_columns: int) -> Launch:
-    """A launch on a matrix [rows, columns] whose rows begin `stride` numbers apart; between them lie others.
-
-    expected: a number per row.
-    """
-    rows, columns = values.shape
-    matrix = torch.full((rows, stride), 1000.0)
+def row_sums_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
+    """The sums of the rows of 1, 2, 3, ..., which begin `stride` numbers apart; between them lie others."""
+    values = 1 + torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
+    matrix = torch.full((rows, stride), BETWEEN)
     matrix[:, :columns] = values
     num_programs = -(-rows // block_rows)
     what = (
         f"{rows} rows of {columns} numbers, {stride} apart, and {num_programs} "
         f"program{'s' * (num_programs > 1)} of {block_rows} rows"
     )
-    constants = {
-        "num_rows": rows,
-        "num_columns": columns,
-        "stride": stride,
-        "BLOCK_ROWS": block_rows,
-        "BLOCK_COLUMNS": block_columns,
-    }
-    return Launch(what, num_programs, matrix.flatten(), constants, expected)
+    sizes = {"num_rows": rows, "num_columns": columns, "stride": stride}
+    constants = sizes | {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": block_columns}
+    return Launch(what, num_programs, matrix.flatten(), constants, values.sum(1))
 
 
-def row_sums_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
-    """The sums of the rows of 1, 2, 3, ..."""
-    values = 1 + torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
-    return rows_launch(values, values.sum(1), stride, block_rows, block_columns)
-
-
-def row_maxes_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
-    """The largest numbers of the rows of -1, -2, -3, ..."""
-    values = -1 - torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
-    return rows_launch(values, values.amax(1), stride, block_rows, block_columns)
+def row_maxes_launch(rows: int, columns: int, *others: int) -> Launch:
+    """The largest numbers of the rows of -1, -2, -3, ...: the first of each."""
+    launch = row_sums_launch(rows, columns, *others)
+    x = torch.where(launch.x == BETWEEN, BETWEEN, -launch.x)
+    return replace(launch, x=x, expected=x.view(rows, -1)[:, 0])
 
 
 ROW = "A row begins `stride` numbers after the row above, and has `num_columns` numbers"
@@ -340,3 +297,19 @@ ROW_MAXES = KernelExercise(
     tuple(row_maxes_launch(*shape) for shape in SHAPES),
     f"{ROW}; anything outside of the row must never be the largest.",
 )
+
+
+@triton.jit
+def row_maxes(
+    x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
+):
+    """Store the largest number of each row of x in `out`; each program does BLOCK_ROWS rows, in one tile.
+
+    stride: from a row's first number to that of the next. BLOCK_COLUMNS: as many as there are, or more.
+    """
+    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    columns = tl.arange(0, BLOCK_COLUMNS)
+    places = rows[:, None] * stride + columns[None, :]
+    inside = (rows[:, None] < num_rows) & (columns[None, :] < num_columns)
+    x = tl.load(x_ptr + places, mask=inside, other=float("-inf"))
+    tl.store(out_ptr + rows, tl.max(x, axis=1), mask=rows < num_rows)

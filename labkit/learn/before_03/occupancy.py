@@ -8,42 +8,30 @@ from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results import Record
 from labkit.results.kernel_times import ONE_PROGRAM
 
-# --- how many programs of a kernel a GPU holds at a time, and what that means for its memory -----------
-
 THREADS = 32  # of a warp
 REGISTER_UNIT = 256  # registers are handed out to a warp in pieces of so many
-
-
-@dataclass(frozen=True)
-class GPU:
-    """Limits of a GPU; all but the first, the L2 cache and the memory are those of one multiprocessor."""
-
-    name: str
-    multiprocessors: int
-    registers: int  # of 32 bits
-    shared_kb: int
-    reserved_kb: int  # of shared memory, for each program
-    warps: int
-    programs: int
-    l2_mb: int
-    memory_gb: int
 
 
 # Of compute capability 9.0: NVIDIA's Hopper Tuning Guide, section "Occupancy" and "Unified Shared
 # Memory/L1/Texture Cache", and the CUDA C++ Programming Guide, table "Technical Specifications per Compute
 # Capability" (https://docs.nvidia.com/cuda/hopper-tuning-guide/). Of the H100 with SXM5: NVIDIA's white paper
 # "H100 Tensor Core GPU Architecture".
-H100 = GPU(
-    "H100",
-    multiprocessors=132,
-    registers=65_536,
-    shared_kb=228,
-    reserved_kb=1,
-    warps=64,
-    programs=32,
-    l2_mb=50,
-    memory_gb=80,
-)
+@dataclass(frozen=True)
+class GPU:
+    """Limits of a GPU; all but the first, the L2 cache and the memory are those of one multiprocessor."""
+
+    name: str = "H100"
+    multiprocessors: int = 132
+    registers: int = 65_536  # of 32 bits
+    shared_kb: int = 228
+    reserved_kb: int = 1  # of shared memory, for each program
+    warps: int = 64
+    programs: int = 32
+    l2_mb: int = 50
+    memory_gb: int = 80
+
+
+H100 = GPU()
 
 
 @dataclass(frozen=True)
@@ -99,9 +87,6 @@ def bytes_in_flight(bandwidth: float, latency_ns: float) -> float:
     """Bytes that must be on their way at a time, so that a memory which answers after `latency_ns` delivers
     `bandwidth` bytes per second: Little's law."""
     return bandwidth * latency_ns * 1e-9
-
-
-# --- how much of the memory's bandwidth a kernel gets --------------------------------------------------
 
 
 def programs_table(record: Record, context_len: int) -> pd.DataFrame:

@@ -1,9 +1,8 @@
 """Lesson 00: paged attention in pieces, the call of a live step, and slots that stay empty."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,8 +49,8 @@ PACKAGES_GATHER = gather
 
 def paged_attention(gather: Gather = gather, weights: Weights = weights) -> PagedAttentionFunction:
     """A paged attention that the engine runs, from its two pieces; each is the package's if it is not given.
-    It raises BrokenContract where a piece gives something of another shape or type. It wraps the piece that
-    is not the package's, so that `inspect.unwrap` finds it.
+    It raises BrokenContract where a piece gives something of another shape. It wraps the piece that is not
+    the package's, so that `inspect.unwrap` finds it.
     """
 
     def attention(
@@ -69,7 +68,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
 
         def with_new(cache: Tensor, new: Tensor, b: int, num_tokens: int) -> Tensor:
             held = gather(cache, block_table[b], num_tokens)
-            check_like("gather returns [H, T, D]", held, (H, num_tokens, D), cache.dtype)
+            check_like("gather returns [H, T, D]", held, (H, num_tokens, D))
             return torch.cat([held, new[b][:, None]], dim=1)  # [H, T + 1, D]
 
         for b, num_tokens in enumerate(context_lens.tolist()):
@@ -77,7 +76,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
             values = with_new(v_cache_layer, value_new, b, num_tokens)
             for h in range(H):
                 of_tokens = weights(query[b, h], keys[h])
-                check_like("weights returns [T]", of_tokens, (num_tokens + 1,), keys.dtype)
+                check_like("weights returns [T]", of_tokens, (num_tokens + 1,))
                 out[b, h] = of_tokens @ values[h]
         return out
 
@@ -85,16 +84,11 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
     return attention
 
 
-def check_like(contract: str, given: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Raise BrokenContract, with what a piece promises, if this is no tensor of this shape and type."""
+def check_like(contract: str, given: object, shape: tuple[int, ...]) -> None:
+    """Raise BrokenContract, with what a piece promises, if this is no tensor of this shape."""
     if not isinstance(given, Tensor) or tuple(given.shape) != shape:
         what = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
         raise BrokenContract(f"{contract}, here {list(shape)}. It gave {what}.")
-    if given.dtype != dtype:
-        raise BrokenContract(f"{contract}, of the type that it is given, {dtype}. It gave {given.dtype}.")
-
-
-# --- the requests that the lesson looks at -------------------------------------------------------------
 
 
 def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> InferenceEngine:
@@ -110,23 +104,16 @@ def serve_three(model: LanguageModel, device: torch.device, num_steps: int) -> I
     return engine
 
 
-# --- what attention is called with in a step, and what calling it costs --------------------------------
-
-ARGUMENTS = tuple(signature(paged_attention_plain).parameters)
-
-
 def attention_call(engine: InferenceEngine, layer_idx: int) -> dict[str, Any]:
     """Run a decode step; the arguments of one layer's attention in it, by name, as they were then."""
-    calls: list[dict[str, Any]] = []
+    calls: list[list[Any]] = []
 
     def note(*args: Any) -> None:
-        if len(calls) <= layer_idx:
-            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
-            calls.append(dict(zip(ARGUMENTS, copies, strict=True)))
+        calls.append([arg.clone() if isinstance(arg, Tensor) else arg for arg in args])
 
     with replaced(engine.decode_step, "attention", noting(note)):
         engine.step()
-    return calls[layer_idx]
+    return dict(zip(signature(paged_attention_plain).parameters, calls[layer_idx], strict=True))
 
 
 def operators_of_a_step(engine: InferenceEngine) -> str:
@@ -145,23 +132,13 @@ def head_weights(call: dict[str, Any], head: int, gather: Gather, weights: Weigh
     return weights(call["query"][0, head], torch.cat([keys, call["key_new"][0, head][None]])).tolist()
 
 
-# --- what the size of a block costs: slots that stay empty, and entries of the block table -------------
-
-
-@dataclass(frozen=True)
-class Waste:
-    """What texts take in blocks of one size: slots without a token, all slots, and entries of a row of the
-    block table, which has room for the longest possible text."""
+class Waste(NamedTuple):
+    """What texts take in blocks of one size: the share of empty slots among all that are set aside, and the
+    entries of a row of the block table, which has room for the longest possible text."""
 
     block_size: int
-    empty_slots: int
-    slots: int
+    share: float
     row_entries: int
-
-    @property
-    def share(self) -> float:
-        """Empty slots among all that are set aside."""
-        return self.empty_slots / self.slots
 
 
 def waste_of(lengths: Sequence[int], block_size: int, max_length: int) -> Waste:
@@ -169,6 +146,5 @@ def waste_of(lengths: Sequence[int], block_size: int, max_length: int) -> Waste:
 
     lengths: in tokens, none of them 0. max_length: of the longest possible text, in tokens.
     """
-    blocks = [-(-length // block_size) for length in lengths]
-    slots = sum(blocks) * block_size
-    return Waste(block_size, slots - sum(lengths), slots, -(-max_length // block_size))
+    slots = block_size * sum(-(-length // block_size) for length in lengths)
+    return Waste(block_size, 1 - sum(lengths) / slots, -(-max_length // block_size))

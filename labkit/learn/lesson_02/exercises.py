@@ -1,79 +1,10 @@
-"""Lesson 02: its exercises, and plans of an append."""
+"""Lesson 02: its exercises, the blocks that a step takes, and a plan of its copies and writes."""
 
 import random
-from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import count, islice
-from string import ascii_uppercase
+from collections.abc import Sequence
 from typing import Any
 
-from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Exercise, answer_of
-
-# --- plans of copies and writes, carried out on a pool that can be read --------------------------------
-
-EMPTY = "empty"  # a slot that was never written
-STEPS = '("copy", from, to) and ("write", b, block, slot)'
-
-
-def play_plan(
-    attempt: Callable,
-    last_blocks: list[int | None],
-    lengths: list[int],
-    holders: list[int],
-    free: list[int],
-    block_size: int,
-) -> dict[str, Any]:
-    """Carry out an attempt's plan on a readable pool, and return what it did, by name.
-
-    The tokens in the cache are 1, 2, 3 and so on; request A's new one is 100, B's 200. Looked at are: what
-    each request reads in its last block, and in the new one if it took one; what holders outside the batch
-    find in their block; the blocks taken; and how many were copied. Raises BrokenContract if the plan is not
-    some copies and then one write of all new tokens, each to a place of its own.
-    """
-    steps = answer_of(
-        attempt, last_blocks=last_blocks, lengths=lengths, holders=holders, free=free, block_size=block_size
-    )
-    num_requests, told = len(lengths), f"gave {one_line(repr(steps))}. "
-    try:
-        kinds = [kind for kind, *_ in steps]
-        copies = [(source, target) for kind, source, target in steps[: kinds.count("copy")]]
-        is_plan = kinds == ["copy"] * len(copies) + ["write"] * num_requests
-        writes = {b: (block, slot) for _, b, block, slot in steps[len(copies) :]} if is_plan else {}
-    except (TypeError, ValueError):
-        writes = {}
-    if set(writes) != set(range(num_requests)):
-        raise BrokenContract(f"{told}Expected are copies, if any, then one write for each request: {STEPS}.")
-    if len(set(writes.values())) < num_requests:
-        raise BrokenContract(f"{told}Two requests write to one slot, and one token is lost.")
-
-    pool: dict[int, list[int | str]] = {block: [EMPTY] * block_size for block in free}
-    tokens = count(1)
-    for block, length in zip(last_blocks, lengths, strict=True):
-        if block is not None and block not in pool:
-            pool[block] = [*islice(tokens, length), *[EMPTY] * (block_size - length)]
-    for block, slot in [(block, 0) for copy in copies for block in copy] + [*writes.values()]:
-        if block not in pool or slot not in range(block_size):
-            raise BrokenContract(
-                f"{told}Slot {slot} of block {block} is not there: the blocks are {sorted(pool)}, each with "
-                f"slots 0 to {block_size - 1}."
-            )
-    for source, target in copies:
-        pool[target] = pool[source][:]
-    for b, (block, slot) in writes.items():
-        pool[block][slot] = 100 * (b + 1)
-    seen: dict[str, Any] = {}
-    for b, length in enumerate(lengths):
-        full = pool[last_blocks[b]] if length == block_size else []
-        seen[f"{ascii_uppercase[b]} reads"] = full + pool[writes[b][0]][: length % block_size + 1]
-    for block, num_inside in Counter(last_blocks).items():
-        if block is not None and holders[last_blocks.index(block)] > num_inside:
-            seen[f"whoever else holds block {block} finds"] = [n for n in pool[block] if n != EMPTY]
-    touched = {target for _, target in copies} | {block for block, _ in writes.values()}
-    return {**seen, "blocks taken": sorted(touched & set(free)), "blocks copied": len(copies)}
-
-
-# --- the exercises on the blocks that a step takes, and on a plan of its copies and writes -------------
+from labkit.learn.exercise import Exercise
 
 
 def draw_sharers(rng: random.Random) -> dict[str, Any]:
@@ -99,9 +30,6 @@ def draw_sharers(rng: random.Random) -> dict[str, Any]:
         "free": free,
         "block_size": block_size,
     }
-
-
-# --- exercise 1 ----------------------------------------------------------------------------------------
 
 
 def blocks_for_a_step(
@@ -132,9 +60,6 @@ BLOCKS_FOR_A_STEP = Exercise(
 )
 
 
-# --- exercise 2 ----------------------------------------------------------------------------------------
-
-
 def plan(
     last_blocks: Sequence[int | None],
     lengths: Sequence[int],
@@ -142,8 +67,8 @@ def plan(
     free: Sequence[int],
     block_size: int,
 ) -> list[tuple]:
-    """What `append_token_batch` does to the pool, in order: ("copy", from, to) for a copy-on-write, and
-    ("write", b, block, slot) for request b's new token.
+    """What `append_token_batch` does to the pool, in the order of the requests: ("copy", from, to) for each
+    copy-on-write, and then ("write", b, block, slot) for each request's new token.
 
     last_blocks, lengths, holders: of each request's last block its number, the tokens in it and the holders;
     None, 0 and 0 if it has none. free: blocks to take, the next one first.
@@ -167,6 +92,5 @@ PLAN = Exercise(
     draw=draw_sharers,
     contract="A full block, or none: take a new one. Room and one holder left: write in place. Room and "
     "more holders: copy the block, which then has one holder fewer. All copies come before the "
-    "writes.",
-    play=play_plan,
+    "writes, and all go by the order of the requests.",
 )

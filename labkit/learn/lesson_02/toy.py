@@ -1,101 +1,67 @@
 """Lesson 02: a cache whose keys can be read, an append that copies too late, and two batches."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
-import pandas as pd
 import torch
 from torch import Tensor
 
+from labkit.bench.cost_cards import count_calls
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.parts import Part
 from labkit.kvcache import AppendBatched, KVBlockManager
+from labkit.learn.gates.gate import raised
 from labkit.learn.lesson_05.work import tiny_manager
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
+from labkit.results import HostTime
 from labkit.show import PoolFrame
-from labkit.watch import replaced, steady_prompts
-
-# --- caches so small that each of their numbers can be read, and appends that run on them --------------
-
-
-def readable_manager(num_blocks: int, device: torch.device | str = "cpu") -> KVBlockManager:
-    """A block manager of one layer and one head of one number, with blocks of 4 tokens: a token's key is its
-    number."""
-    return tiny_manager(KVBlockManager, max_blocks_per_layer=num_blocks, device=device)
+from labkit.watch import LaunchRecorder, replaced, steady_decode, steady_prompts
 
 
 def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> InferenceSession:
-    """A session with this prompt in a readable cache: the key and the value of each token are its number."""
+    """A session with this prompt in a `tiny_manager`: the key and the value of each token are its number."""
     session = InferenceSession(manager)
-    numbers = torch.tensor(prompt, dtype=torch.float32, device=manager.k_cache.device)
-    numbers = numbers.view(1, 1, -1, 1)  # [L, H, T, D]
+    numbers = torch.tensor(prompt, dtype=torch.float32).view(1, 1, -1, 1)  # [L, H, T, D]
     session.append_prompt(numbers, numbers)
     return session
 
 
 def append_step(part: Part, sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
-    """Append a token behind each session of a readable cache, as a decode step does by this kv_append part.
-
-    What the part raises passes through, and no session has counted its token then.
-    """
-    manager = sessions[0].kv_manager
-    new = torch.tensor(tokens, dtype=torch.float32, device=manager.k_cache.device).view(-1, 1, 1)  # [B, H, D]
-    part(manager).append(sessions, [new], [new])
+    """Append a token behind each session of a readable cache, as a decode step does by this kv_append
+    part."""
+    new = torch.tensor(tokens, dtype=torch.float32).view(-1, 1, 1)  # [B, H, D]
+    part(sessions[0].kv_manager).append(sessions, [new], [new])
     for session in sessions:
         session.num_tokens += 1
-
-
-def reads(session: InferenceSession) -> list[int]:
-    """The numbers of the tokens that attention would find behind a session's block table."""
-    keys, _ = session.dense_kv()
-    return keys.flatten().int().tolist()
-
-
-def session_table(sessions: Mapping[str, InferenceSession]) -> pd.DataFrame:
-    """A row per session, by name: its blocks, the tokens that the manager counts in them and that the session
-    counts, and the numbers that attention reads."""
-    rows = {
-        name: {
-            "blocks": str(session.block_ids_per_layer[0]),
-            "tokens in the records": session.kv_manager.num_tokens(session.block_ids_per_layer[0]),
-            "tokens the session counts": session.num_tokens,
-            "reads": str(reads(session)),
-        }
-        for name, session in sessions.items()
-    }
-    return pd.DataFrame(rows).T
-
-
-# --- what happens to the pool, moment by moment ----------------------------------------------------------
 
 
 def moments_of(part: Part) -> list[PoolFrame]:
     """A and B, two sessions that share a block with tokens 1 and 2, append tokens 10 and 20 by a part: the
     pool before, on both sides of each write, and at the end."""
-    manager = readable_manager(3)
+    manager = tiny_manager(KVBlockManager, max_blocks_per_layer=3)
     first = readable_session(manager, [1, 2])
     sessions = [first, first.fork()]
-    frames = [frame_of("before", sessions)]
+    frames: list[PoolFrame] = []
+
+    def frame(title: str) -> None:
+        slots = manager.k_cache[0, :2, 0, :, 0].int().tolist()  # of [L, N, H, block_size, D]
+        frames.append(frame_of_sessions(title, slots, dict(zip("AB", sessions, strict=True))))
 
     def framing(inner: Callable) -> Callable:
         def framed(*arguments: object) -> object:
-            frames.append(frame_of("blocks are ready", sessions))
+            frame("blocks are ready")
             path = inner(*arguments)
-            frames.append(frame_of("after the write", sessions))
+            frame("after the write")
             return path
 
         return framed
 
+    frame("before")
     with replaced(manager.kv_write, "write", framing):
         append_step(part, sessions, [10, 20])
-    return [*frames, frame_of("at the end", sessions)]
-
-
-def frame_of(title: str, sessions: Sequence[InferenceSession]) -> PoolFrame:
-    """A readable cache of at most two blocks in use, and which of the sessions A and B hold each."""
-    manager = sessions[0].kv_manager
-    slots = manager.k_cache[0, :2, 0, :, 0].int().tolist()  # of [L, N, H, block_size, D]
-    return frame_of_sessions(title, slots, dict(zip("AB", sessions, strict=True)))
+    frame("at the end")
+    return frames
 
 
 def frame_of_sessions(
@@ -107,9 +73,6 @@ def frame_of_sessions(
         for block in range(len(slots))
     )
     return PoolFrame(title, tuple(map(tuple, slots)), holders)
-
-
-# --- an append that is wrong on purpose ----------------------------------------------------------------
 
 
 class CopiesAfterTheWrite(AppendBatched):
@@ -164,3 +127,43 @@ def six_equal(model: LanguageModel, options: EngineOptions, device: torch.device
     for prompt in steady_prompts(6, lengths=(6,)):
         engine.add_request(prompt, NEW_TOKENS)
     return engine
+
+
+# --- what an append asks of the manager and the cache, and from which batch size on it pays ------------
+
+NUM_REQUESTS = 8
+
+
+def step_work(engine: InferenceEngine) -> str:
+    """What two decode steps of 8 requests do, one in which all last blocks have room and one in which all are
+    full: how often keys are written into the cache, and how often the block manager is called.
+    """
+    prompts = steady_prompts(NUM_REQUESTS, lengths=(engine.kv_manager.block_size - 5,))
+    try:
+        with steady_decode(engine, prompts, warmup_steps=3):
+            with_room = _work_of_a_step(engine)
+            engine.step()  # into the last slot
+            at_a_boundary = _work_of_a_step(engine)
+    except Exception as error:  # whatever the reader's code raises
+        return f"work: not counted, because the engine {raised(error)}"
+    return f"{NUM_REQUESTS} requests with room: {with_room}; all at a boundary: {at_a_boundary}"
+
+
+def _work_of_a_step(engine: InferenceEngine) -> str:
+    k_cache = engine.kv_manager.k_cache
+    addresses = range(k_cache.data_ptr(), k_cache.data_ptr() + k_cache.nbytes)
+    with LaunchRecorder() as seen:
+        calls, _ = count_calls(engine)
+    in_place = [launch.args[0] for launch in seen.launches if launch.name.endswith("_")]  # as in index_put_
+    writes = sum(isinstance(written, Tensor) and written.data_ptr() in addresses for written in in_place)
+    return f"{writes} writes, {calls} calls"
+
+
+def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
+    """The batch size from which `after` costs the host less than `before`: where the straight lines between
+    the measured sizes cross; None if they do not. Both were measured at the same batch sizes, which rise."""
+    lost = [(b.batch_size, a.step_us - b.step_us) for b, a in zip(before, after, strict=True)]
+    for (size, more), (next_size, less) in pairwise(lost):
+        if more > 0 >= less:
+            return size + (next_size - size) * more / (more - less)
+    return None

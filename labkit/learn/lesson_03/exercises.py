@@ -9,17 +9,9 @@ from labkit.learn.exercise import Exercise
 from labkit.learn.gates import Report
 from labkit.learn.steps import noted
 
-# --- step 2 of the lesson: one program's offsets -------------------------------------------------------
-
 
 def offsets(
-    b: int,
-    h: int,
-    block_idx: Sequence[int],
-    slot: int,
-    strides: tuple[int, int, int],
-    D: int,
-    BLOCK_D: int,
+    b: int, h: int, block_idx: Sequence[int], slot: int, strides: tuple[int, int, int], D: int, BLOCK_D: int
 ) -> list[int]:
     """The offsets in a layer's cache [N, H, block_size, D] at which program (b, h) of a full-batch kernel
     stores: the values of one head in one slot."""
@@ -60,9 +52,6 @@ def check_offsets(attempt: Callable) -> Report:
     is_wrong = said.startswith("with ")
     text = f"{name} breaks a contract: {STARTS}: {said}" if is_wrong else f"{name}: {said}"
     return noted(Report(said.startswith("right"), text), "03", "my_offsets", attempt)
-
-
-# --- the exercise ----------------------------------------------------------------------------------------
 
 
 def full_batch_steps(positions: Sequence[int], steps_left: Sequence[int], block_size: int) -> int:

@@ -1,17 +1,18 @@
-"""Lesson 03: a toy write whose launches are recorded, and its traps."""
+"""Lesson 03: a toy write whose launches are recorded, one that is wrong, and what runs say of writes."""
 
 from collections.abc import Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
 
 from labkit.engine.parts import Part
-from labkit.kernels import kv_append_triton, kv_append_triton_full_batch
+from labkit.kernels import kv_append_triton, kv_append_triton_full_batch, kv_append_triton_identity_pos
 from labkit.kernels.triton_runtime import tl, triton
-from labkit.kvcache import FullBatchWrite
+from labkit.kvcache import FullBatchWrite, IdentityPosWrite
 from labkit.learn.gates.gate import raised
-from labkit.learn.lesson_03.offsets import sizes
-from labkit.watch import KernelRun, LaunchRecorder, record_accesses
+from labkit.results import Comparison
+from labkit.watch import KernelRun, LaunchRecorder, Positions, record_accesses
 
 # --- one layer's write, small enough to draw each number, and what a part launches for it --------------
 
@@ -24,12 +25,13 @@ DIMENSIONS = {  # by how many a tensor has
 }
 
 
-class TritonWrite(FullBatchWrite):
+class TritonWrite(IdentityPosWrite):
     """The package's write by its kernels, in Triton's interpreter too."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self._full_batch, self._generic = kv_append_triton_full_batch, kv_append_triton
+        self._identity_pos = kv_append_triton_identity_pos
 
 
 def runs_of(part: Part, slots: Sequence[int], device: torch.device | str = "cpu") -> list[KernelRun]:
@@ -58,6 +60,18 @@ def launched(part: Part, slots: Sequence[int], device: torch.device | str = "cpu
     too = "; the plain twin wrote, too: leave the call of `super()` out"
     is_plain = any(launch.name == "aten.index_put_" for launch in seen.launches)  # how a plain twin writes
     return told + (too if runs and is_plain else "")
+
+
+def sizes(cache: Tensor, **new: Tensor) -> dict[str, int]:
+    """What a kernel is told about a layer's cache [N, H, block_size, D] and new tensors [B, H, D].
+
+    By the names of the kernel's parameters: stride_n, stride_h and stride_t; for new=..., new_stride_b and
+    new_stride_h; D; and BLOCK_D, the lanes that a head needs, a power of 2."""
+    strides = dict(zip(("stride_n", "stride_h", "stride_t"), cache.stride(), strict=False))
+    for name, tensor in new.items():
+        strides[f"{name}_stride_b"], strides[f"{name}_stride_h"], _ = tensor.stride()
+    D = cache.shape[-1]
+    return strides | {"D": D, "BLOCK_D": triton.next_power_of_2(D)}
 
 
 def drawn(run: KernelRun) -> dict[str, tuple[str, ...]]:
@@ -99,3 +113,18 @@ class WithoutMask(FullBatchWrite):
     ) -> None:
         for cache, new in ((k_cache, key), (v_cache, value)):
             no_mask_kernel[tuple(key.shape[:2])](cache, new, blocks, slot, **sizes(cache, new=new))
+
+
+# --- what runs say of their writes ----------------------------------------------------------------------
+
+
+def steps_by_path(run: Positions) -> dict[str, int]:
+    """How many decode steps took the full-batch path, and how many the generic one."""
+    return {path: sum(step.path == path for step in run.steps) for path in ("full_batch", "generic")}
+
+
+def saved_us(comparison: Comparison, num_steps: int = 1) -> float:
+    """Microseconds by which a step got shorter: the difference of the median runs, of `num_steps` steps
+    each."""
+    seconds = median(comparison.before_samples) - median(comparison.after_samples)
+    return 1e6 * seconds / num_steps

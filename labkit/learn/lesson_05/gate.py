@@ -1,16 +1,10 @@
 """Lesson 05: what a manager must hold whose records are counted up in place."""
 
-from typing import Any
-
-import torch
-
-from labkit.engine import InferenceEngine
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started, undo
+from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate
-from labkit.learn.gates.reservations import proven_reservation
 from labkit.learn.lesson_05.work import CountedDict
 from labkit.watch import replaced
 
@@ -18,15 +12,9 @@ NAME = "a record is counted up in place"
 
 
 def mutable_records(build: Build) -> None:
-    """`set_length` sets the length in the record that is there. Records of the same fields are equal."""
+    """`set_length` sets the length in the record that is there."""
     engine = started(build)
     manager = engine.kv_manager
-    fields = {"layer": 0, "block_index": 1, "start": 2, "length": 3}
-    if manager.info_type(**fields) != manager.info_type(**fields):
-        raise BrokenContract(
-            "a record is a dataclass: two records of the same fields were made, and they are not equal. Put "
-            "`@dataclass(slots=True)` above the class, or give it an `__eq__`."
-        )
     session, *_ = engine.scheduler.running.values()
     for layer_idx, (block_id, *_) in enumerate(session.block_ids_per_layer):
         before = manager.info(block_id)
@@ -58,10 +46,16 @@ def counted_paths(build: Build) -> None:
     """Each appended token is counted once in `append_paths`, by how its block was made ready."""
     engine = started(build)
     num_layers = engine.kv_manager.num_layers
+
+    def made_ready() -> int:
+        """Tokens counted so far by how their block was made ready."""
+        paths = engine.stats().append_paths
+        return sum(paths.get(path, 0) for path in ("first", "boundary", "copy_on_write", "in_place"))
+
     while engine.has_work:
-        num_tokens, before = num_layers * len(engine.scheduler.running), made_ready(engine)
+        num_tokens, before = num_layers * len(engine.scheduler.running), made_ready()
         engine.step()
-        if (counted := made_ready(engine) - before) != num_tokens:
+        if (counted := made_ready() - before) != num_tokens:
             raise BrokenContract(
                 f"`append_paths` counts how each token's block was made ready: a step that appended "
                 f"{num_tokens} tokens, in {num_layers} layers, counted {counted}, expected {num_tokens}. "
@@ -69,36 +63,9 @@ def counted_paths(build: Build) -> None:
             )
 
 
-def made_ready(engine: InferenceEngine) -> int:
-    """Tokens counted so far by how their block was made ready."""
-    paths = engine.stats().append_paths
-    return sum(paths.get(path, 0) for path in ("first", "boundary", "copy_on_write", "in_place"))
-
-
-@torch.inference_mode()
-def reserved(build: Build) -> None:
-    """`reserve_token_batch`, where there is one, makes room, and `truncate` undoes it."""
-    engine = started(build)
-    manager: Any = engine.kv_manager
-    if not hasattr(manager, "reserve_token_batch"):
-        return
-    reserve = proven_reservation(manager, manager.reserve_token_batch)
-    for table_idx in range(manager.num_tables):
-        reserve(table_idx, [s.block_ids_per_layer[table_idx] for s in engine.scheduler.running.values()])
-    undo(engine)
-
-
 GATE = Gate(
     ("block_info",),
     LADDER["04"].options,
     invariants=(TRUE_RECORDS, STORED),
-    trials=(
-        mutable_records,
-        own_slots,
-        failed_write,
-        pool_runs_out,
-        counted_in_place,
-        counted_paths,
-        reserved,
-    ),
+    trials=(mutable_records, own_slots, failed_write, pool_runs_out, counted_in_place, counted_paths),
 )

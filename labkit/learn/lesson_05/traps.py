@@ -4,10 +4,10 @@ from contextlib import nullcontext, suppress
 
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 from labkit.kvcache.block_manager import NO_BLOCK
+from labkit.learn.lesson_02.toy import readable_session
 from labkit.learn.lesson_05.work import append, tiny_manager
 from labkit.watch import PlantedError, planted_failure
 
@@ -57,11 +57,7 @@ def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object
     """
     manager = tiny_manager(kind)
     lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
-    sessions = [InferenceSession(manager) for _ in lengths]
-    for session, length in zip(sessions, lengths, strict=True):
-        for _ in range(length):
-            append(manager, session.block_ids_per_layer)
-            session.num_tokens += 1
+    sessions = [readable_session(manager, range(length)) for length in lengths]
     sequences = [session.block_ids_per_layer[0] for session in sessions]
     fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
     with suppress(PlantedError, OutOfBlocksError), fault:
@@ -90,25 +86,3 @@ def stored_after_retry(kind: type[KVBlockManager]) -> list[float]:
         append(manager, [block_ids], 3.0)
     append(manager, [block_ids], 3.0)
     return manager.dense_kv(0, block_ids)[0].flatten().tolist()
-
-
-def fail_a_step(engine: InferenceEngine, at_layer: int) -> tuple[list[int], list[int]]:
-    """Let the engine's next step fail where layer `at_layer` writes. Returns the tokens that the manager
-    counts for the first running request, a number per layer: at the failure, and after the engine has handled
-    it.
-
-    Raises ValueError if the step does not write in that layer.
-    """
-    manager = engine.kv_manager
-    session, *_ = engine.scheduler.running.values()
-
-    def counted() -> list[int]:
-        return [manager.num_tokens(block_ids) for block_ids in session.block_ids_per_layer]
-
-    seen: list[list[int]] = []
-    fault = planted_failure(manager.kv_write, "write", at_layer, look=lambda: seen.append(counted()))
-    with suppress(PlantedError), fault:
-        engine.step()
-    if not seen:
-        raise ValueError(f"the step did not write in layer {at_layer}")
-    return seen[0], counted()

@@ -1,19 +1,105 @@
-"""Lesson 05: the work of an append, what it costs, and what users wait for."""
+"""Lesson 05: ways to count one token, the work of an append, and what it costs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import median
 from types import CodeType, FrameType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from labkit.bench import in_turn
 from labkit.bench.cost_cards import constructors_of
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableKVBlockInfo
 from labkit.learn.gates.gate import raised
-from labkit.results import HostTime, HostTimeRecord, Run, amdahl
+from labkit.results import HostTime, HostTimeRecord, amdahl, speedup, speedup_interval
 from labkit.watch import profiled_by, replaced
+
+# --- ways to count up: each takes the records by id, and the ids of those that get a token ----------------
+
+
+def replace_by_keywords(infos: dict[int, KVBlockInfo], ids: Sequence[int]) -> None:
+    """A new record, its fields by name, stored under the block's id."""
+    for i in ids:
+        info = infos[i]
+        infos[i] = KVBlockInfo(
+            layer=info.layer, block_index=info.block_index, start=info.start, length=info.length + 1
+        )
+
+
+def replace_by_position(infos: dict[int, KVBlockInfo], ids: Sequence[int]) -> None:
+    """A new record, its fields in order, stored under the block's id."""
+    for i in ids:
+        layer, block_index, start, length = infos[i]
+        infos[i] = KVBlockInfo(layer, block_index, start, length + 1)
+
+
+def replace_tuple(infos: dict[int, tuple[int, int, int, int]], ids: Sequence[int]) -> None:
+    """A new tuple of numbers without names, stored under the block's id."""
+    for i in ids:
+        layer, block_index, start, length = infos[i]
+        infos[i] = (layer, block_index, start, length + 1)
+
+
+def count_looked_up(infos: dict[int, MutableKVBlockInfo], ids: Sequence[int]) -> None:
+    """In place, in the record looked up by the block's id."""
+    for i in ids:
+        infos[i].length += 1
+
+
+def count_at_hand(infos: dict[int, MutableKVBlockInfo], _: Sequence[int]) -> None:
+    """In place, in the records at hand."""
+    for info in infos.values():
+        info.length += 1
+
+
+def count_in_an_array(lengths: np.ndarray, ids: Sequence[int]) -> None:
+    """In place, all at once, in an array that holds the lengths of all blocks."""
+    lengths[ids] += 1
+
+
+NUM_BLOCKS, NUM_TOKENS = 128, 64  # so many tokens are counted in each of so many blocks
+FORMS: dict[
+    str, tuple[Callable, Callable | None]
+] = {  # what counts, and what makes a record, if there are any
+    "a new record, by keywords (rung 04)": (replace_by_keywords, KVBlockInfo),
+    "a new record, by position": (replace_by_position, KVBlockInfo),
+    "a new plain tuple": (replace_tuple, lambda *numbers: numbers),
+    "in place, looked up by id": (count_looked_up, MutableKVBlockInfo),
+    "in place, at hand (rung 05)": (count_at_hand, MutableKVBlockInfo),
+    "in place, one NumPy array": (count_in_an_array, None),
+}
+
+
+def time_form(count_up: Callable, make: Callable | None) -> float:
+    """Seconds to count one token in one block, a mean over NUM_TOKENS in each of NUM_BLOCKS blocks."""
+    ids = list(range(NUM_BLOCKS))
+    infos: Any = {i: make(0, i, 0, 0) for i in ids} if make else np.zeros(NUM_BLOCKS, dtype=np.int64)
+    started = time.perf_counter()
+    for _ in range(NUM_TOKENS):
+        count_up(infos, ids)
+    return (time.perf_counter() - started) / (NUM_BLOCKS * NUM_TOKENS)
+
+
+def time_forms(rounds: int = 25) -> pd.DataFrame:
+    """A row per form of counting, all timed in turn: the median nanoseconds per token, and how many times as
+    fast as the first it is."""
+    measures = [lambda form=form: time_form(*form) for form in FORMS.values()]
+    in_turn(measures, 1)  # warm-up: the interpreter adapts to code that runs often
+    first, *others = sides = in_turn(measures, rounds)
+    return pd.DataFrame(
+        {
+            "ns per token": [round(1e9 * median(side)) for side in sides],
+            "times as fast": [1.0, *(round(speedup(first, side), 1) for side in others)],
+            "interval": ["", *(str(speedup_interval(first, side)) for side in others)],
+        },
+        index=pd.Index(FORMS, name="128 tokens counted, one in each of 128 blocks"),
+    )
+
 
 # --- what counting one token asks of Python, counted while it runs -------------------------------------
 
@@ -37,20 +123,22 @@ def append(manager: KVBlockManager, sequences: Sequence[list[int]], number: floa
     manager.append_token_batch(0, list(sequences), new, new)
 
 
-class CallCounter:
-    """Counts the Python functions that are called, and the records made among them.
+def calls_of(function: Callable, *args: object) -> Counter[CodeType]:
+    """How often each Python function is called while this one runs, itself among them."""
+    called: Counter[CodeType] = Counter()
 
-    constructors: code that makes a record.
-    """
-
-    def __init__(self, constructors: set[CodeType]) -> None:
-        self._constructors = constructors
-        self.functions = self.records = 0
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+    def note(frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_name not in INLINED:
-            self.functions += 1
-            self.records += frame.f_code in self._constructors
+            called[frame.f_code] += 1
+
+    with profiled_by(note):
+        function(*args)
+    return called
+
+
+def records_in(called: Counter[CodeType], manager: KVBlockManager) -> int:
+    """How many of these calls made a record."""
+    return sum(called[code] for code in constructors_of(manager))
 
 
 class CountedDict(dict):
@@ -76,58 +164,33 @@ class CountedDict(dict):
         super().__setitem__(key, value)
 
 
-def append_work(kind: type[KVBlockManager], batch_size: int) -> dict[str, int]:
-    """What one `append_token_batch` of `batch_size` tokens asks of Python, by name: records, function calls,
-    reads and writes of the table of records. Every block has room, and the write itself is left out."""
-    manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NO_WRITE)
-    sequences: list[list[int]] = [[] for _ in range(batch_size)]
-    append(manager, sequences)
-    new = torch.zeros(batch_size, 1, 1)
-    counter = CallCounter(constructors_of(manager))
-    with profiled_by(counter):
-        manager.append_token_batch(0, sequences, new, new)
-    with replaced(manager, "block_infos", CountedDict) as counted:
-        manager.append_token_batch(0, sequences, new, new)
-    return {
-        "records": counter.records,
-        "calls": counter.functions,
-        "reads of the table": counted.reads,
-        "writes to it": len(counted.written),
-    }
-
-
 def work_of(kind: type[KVBlockManager], batch_size: int = 64) -> str:
-    """`append_work` in a line, for a manager that may be a reader's: it never raises."""
+    """What one `append_token_batch` of `batch_size` tokens asks of Python, in a line: records, calls of
+    functions, reads and writes of the table of records. Every block has room, and the write itself is left
+    out. It never raises, because the manager may be a reader's."""
+    noun = f"an append of {batch_size} tokens"
     try:
-        counts = append_work(kind, batch_size)
+        manager = tiny_manager(kind, max_blocks_per_layer=batch_size, kv_write=NO_WRITE)
+        sequences: list[list[int]] = [[] for _ in range(batch_size)]
+        append(manager, sequences)
+        new = torch.zeros(batch_size, 1, 1)
+        called = calls_of(manager.append_token_batch, 0, sequences, new, new)
+        with replaced(manager, "block_infos", CountedDict) as table:
+            manager.append_token_batch(0, sequences, new, new)
     except Exception as error:  # whatever the reader's code raises
-        return f"an append of {batch_size} tokens: not counted, because it {raised(error)}"
-    return f"an append of {batch_size} tokens: " + ", ".join(f"{n} {name}" for name, n in counts.items())
+        return f"{noun}: not counted, because it {raised(error)}"
+    return (
+        f"{noun}: {records_in(called, manager)} records, {called.total()} calls, {table.reads} reads of the "
+        f"table, {len(table.written)} writes to it"
+    )
 
 
-@dataclass(frozen=True)
-class BlockLife:
-    """What records say of one block as it fills, token by token, to a holder that keeps each record it is
-    shown."""
-
-    created: tuple[int, ...]  # records made so far, after each token
-    shown: tuple[int, ...]  # the length that the record said at the time
-    kept: tuple[int, ...]  # what the same records say at the end
-
-
-def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> BlockLife:
-    """Fill one block of `num_tokens` tokens, and keep each record that describes it."""
+def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> list[int]:
+    """Fill one block of `num_tokens` tokens; how many records were made by then, after each token."""
     manager = tiny_manager(kind, block_size=num_tokens, kv_write=NO_WRITE)
     block_ids: list[int] = []
-    created, shown, records = [], [], []
-    counter = CallCounter(constructors_of(manager))
-    for _ in range(num_tokens):
-        with profiled_by(counter):
-            append(manager, [block_ids])
-        created.append(counter.records)
-        records.append(manager.info(block_ids[0]))
-        shown.append(records[-1].length)
-    return BlockLife(tuple(created), tuple(shown), tuple(record.length for record in records))
+    made = [records_in(calls_of(append, manager, [block_ids]), manager) for _ in range(num_tokens)]
+    return list(accumulate(made))
 
 
 # --- host time by the parts of a step, here and as recorded, and what it makes one expect --------------
@@ -162,18 +225,3 @@ def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: S
             "step if the append took no time": f"×{amdahl(share, float('inf')):.2f}",
         }
     return pd.DataFrame(rows).T
-
-
-# --- what a recorded streaming run says of throughput, of waiting, and of the queue --------------------
-
-
-def queue_figures(run: Run) -> dict[str, float | str]:
-    """Where the requests of a recorded run waited: medians in milliseconds, and a step's mean."""
-    return {
-        "TTFT p50 (ms)": round(1e3 * median(run.latency.ttft), 1),
-        "of it queue wait (ms)": round(1e3 * median(run.latency.queue_wait), 1),
-        "TPOT p50 (ms)": round(1e3 * median(run.latency.tpot), 2),
-        "a step (ms)": round(1e-3 * run.step_us, 2),
-        "requests in a step": run.decoded_tokens / run.decode_steps,
-        "paths": ", ".join(run.append_paths),
-    }

@@ -19,12 +19,11 @@ NEW_ROWS = """            for b, session in enumerate(sessions):
         self.size = len(sessions)"""
 LAST_LAYERS = "block_tables_cpu.copy_(torch.stack(rows))"
 MISTAKES = [
-    (ROWS, "block_id - offset for", "block_id for", "Subtract `offset`. (After this: request 0"),
+    (ROWS, "block_id - offset for", "block_id for", "entry 0 names block 12, expected 0."),
     (ROWS, "[0] * (", "[-1] * (", "names block -1, expected 0."),
-    (ROWS, FILL, NEW_ROWS, "take no row of the table for right because it was"),
-    (ONE_CALL, "torch.stack(rows, out=block_tables_cpu[layer_idx])", LAST_LAYERS, "each layer has rows of"),
-    (ROWS, "self.row(session, layer_idx, offset)", "self.row(session, 0, 0)", "layer 1, row 0 is the row of"),
-    (ROWS, "WeakKeyDictionary()", "{}", "4 of 4 that ended are still held"),
+    (ROWS, FILL, NEW_ROWS, "session B (row 0), entry 0 names block 0"),
+    (ONE_CALL, "torch.stack(rows, out=block_tables_cpu[layer_idx])", LAST_LAYERS, "its layers found layer 0"),
+    (ROWS, "self.row(session, layer_idx, offset)", "self.row(session, 0, 0)", "its layers found layer 1"),
     (ROWS, "self.kept.setdefault(session, {})", BY_CONTENT, ""),
     (TWO_NUMBERS, "(len(block_ids), block_ids[-1] if block_ids else -1)", "len(block_ids)", "Make a row aga"),
 ]  # fmt: skip
