@@ -15,7 +15,7 @@ POINTERS = {"x_ptr": "*fp16", "weight_ptr": "*fp16", "out_ptr": "*fp32"}
 
 
 def main() -> None:
-    """Print the program's use of registers and memory, a line, and its machine code."""
+    """Print the program's machine code."""
     import triton  # there may be none, and every module of labkit can be imported
     from triton import knobs
     from triton.backends.compiler import GPUTarget
@@ -27,20 +27,18 @@ def main() -> None:
     spec.loader.exec_module(module)
     kernel = getattr(module, name)
     values = {"K": int(inputs), "BLOCK_N": int(block_n), "EARLY": True}
-    signature = {argument: POINTERS.get(argument, "constexpr") for argument in kernel.arg_names}
-    places = {argument: (i,) for i, argument in enumerate(kernel.arg_names)}
     source = ASTSource(
         kernel,
-        signature,
-        {places[argument]: value for argument, value in values.items() if argument in places},
-        {places[argument]: [["tt.divisibility", 16]] for argument in POINTERS if argument in places},
+        {argument: POINTERS.get(argument, "constexpr") for argument in kernel.arg_names},
+        {argument: value for argument, value in values.items() if argument in kernel.arg_names},
+        {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name in POINTERS},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
-        for tool, option in ((knobs.nvidia.cuobjdump, "-res-usage"), (knobs.nvidia.nvdisasm, "-c")):
-            print(subprocess.run([tool.path, option, file.name], capture_output=True, text=True).stdout)
+        command = [knobs.nvidia.nvdisasm.path, "-c", file.name]
+        print(subprocess.run(command, capture_output=True, text=True).stdout)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Lesson 11: simulated streams, a step in them, and two products at once."""
+"""Lesson 11: simulated streams and a step in them, and a simulated GPU that runs them with recorded times."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -12,15 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
+from labkit.bench.limit import on_paper
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.parts import Part
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels
 from labkit.engine.step.lanes import NUM_LANES, Lane, LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
-from labkit.learn.lesson_10.clock import orders
 from labkit.model import LanguageModel
+from labkit.results import TracedStep
+from labkit.show.lanes import Span
 from labkit.watch.capture import longest_possible
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import OperatorMode, storage, tensors_of
@@ -32,32 +34,16 @@ from labkit.watch.steady import steady_decode, steady_prompts
 Seen = dict[str, int]  # by stream, how many of its launches have ended for sure
 
 
-@dataclass
 class SimulatedStream:
-    """A queue of launches, and what each of them waits for. It has the methods of `torch.cuda.Stream` by
-    which streams wait for each other."""
+    """A queue of launches, and what each of them waits for."""
 
-    name: str
-    seen: Seen = field(default_factory=lambda: defaultdict(int))
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: Seen = defaultdict(int)
 
     def wait_stream(self, other: "SimulatedStream") -> None:
         """What is launched here from now on waits for all that was launched there until now."""
-        self.wait_event(other.record_event())
-
-    def synchronize(self) -> None:
-        """Raise BrokenContract: here the host would wait, and no graph can hold that."""
-        raise BrokenContract(
-            "streams wait for each other, and the host waits for neither: `synchronize` makes the host wait, "
-            "which no CUDA graph can hold. `a.wait_stream(b)` makes a stream wait."
-        )
-
-    def record_event(self) -> Seen:
-        """A point after all that was launched here until now."""
-        return dict(self.seen)
-
-    def wait_event(self, event: Seen) -> None:
-        """What is launched here from now on waits for the point of an event."""
-        for stream, number in event.items():
+        for stream, number in other.seen.items():
             self.seen[stream] = max(self.seen[stream], number)
 
 
@@ -73,7 +59,6 @@ class StreamLaunch(NamedTuple):
     waits_for: Seen
     inputs: tuple[Tensor, ...]
     rows: int
-    gelu: bool = False
 
     def is_behind(self, other: "StreamLaunch") -> bool:
         """Whether it begins for sure after the other has ended."""
@@ -84,7 +69,7 @@ class StreamLaunch(NamedTuple):
 
 
 class SimulatedStreams(OperatorMode):
-    """A step's streams, and whether each kernel waits for what it reads or overwrites.
+    """A step's streams, and whether each kernel waits for what it reads.
 
     Inside its `with`, operators and functions from `as_kernel` are launches of the current stream. They do
     their work at once, in the order of the launches, which a GPU need not keep: so a race is told by what
@@ -101,7 +86,6 @@ class SimulatedStreams(OperatorMode):
         self.side = SimulatedStream("side")
         self.launches: list[StreamLaunch] = []
         self._written: dict[int, StreamLaunch] = {}
-        self._read: dict[int, list[StreamLaunch]] = defaultdict(list)
         self._alive: list[Tensor] = []  # so that no address is given twice
 
     @contextmanager
@@ -126,30 +110,26 @@ class SimulatedStreams(OperatorMode):
         """Note a kernel, with the workspace that it writes."""
         workspace = getattr(function, "workspace", None)
         writes = tensors_of(out) if workspace is None else (*tensors_of(out), workspace)
-        self.launch(name, tensors_of((args, kwargs)), writes, gelu=bool(kwargs.get("gelu")))
+        self.launch(name, tensors_of((args, kwargs)), writes)
 
-    def launch(self, kernel: str, reads: tuple, writes: tuple | list, gelu: bool = False) -> None:
+    def launch(self, kernel: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         """Note a launch of the current stream, and refuse a race."""
         stream = self.main
         waits_for = dict(stream.seen)
         stream.seen[stream.name] += 1
         rows = len(writes[0]) if writes and writes[0].dim() else 0
-        this = StreamLaunch(kernel, stream.name, stream.seen[stream.name], waits_for, reads, rows, gelu)
+        this = StreamLaunch(kernel, stream.name, stream.seen[stream.name], waits_for, tuple(reads), rows)
         for tensor in (*reads, *writes):
-            self._check_read(this, tensor)
-        for tensor in writes:
-            self._check_write(this, tensor)
-        for tensor in reads:
-            self._read[storage(tensor)].append(this)
+            self._check(this, tensor)
         self._written |= {storage(tensor): this for tensor in writes}
         self._alive += [*reads, *writes]
         self.launches.append(this)
 
-    def _check_read(self, this: StreamLaunch, tensor: Tensor) -> None:
+    def _check(self, this: StreamLaunch, tensor: Tensor) -> None:
         before = self._written.get(storage(tensor))
         if before is None or this.is_behind(before):
             return
-        what = self._called(tensor, before)
+        what = self.names.get(storage(tensor), f"a tensor {list(tensor.shape)}, made by {before.kernel}")
         if "workspace" in what:
             raise BrokenContract(
                 f"launches that run at once have workspaces of their own: {this} uses {what}, while {before} "
@@ -160,18 +140,6 @@ class SimulatedStreams(OperatorMode):
             "nothing makes it wait. It may get the values from before. A `wait_stream` between the two is "
             "missing, or it is in the wrong place."
         )
-
-    def _check_write(self, this: StreamLaunch, tensor: Tensor) -> None:
-        for before in self._read[storage(tensor)]:
-            if not this.is_behind(before):
-                raise BrokenContract(
-                    f"a kernel overwrites nothing that is still read: {this} writes "
-                    f"{self._called(tensor, before)} while {before} may still read it."
-                )
-
-    def _called(self, tensor: Tensor, maker: StreamLaunch) -> str:
-        known = self.names.get(storage(tensor))
-        return known or f"a tensor {list(tensor.shape)}, made by {maker.kernel}"
 
 
 # --- a step whose halves go to simulated streams, with kernels that tell their lane --------------
@@ -196,8 +164,6 @@ def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[
     """Inside the block, an engine with the reader's part serves a batch, whose next step can be simulated.
 
     model: the gates' small one by default.
-
-    Raises BrokenContract for a part that is no `LanedDeviceStep`.
     """
     engine: InferenceEngine = build(
         model or small_model(),
@@ -205,15 +171,9 @@ def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[
         cache=CacheConfig(block_size=8, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=NUM_SLOTS, prefill_max_batch_size=NUM_SLOTS),
     )
-    step = device_step_of(engine)
-    if not isinstance(step, LanedDeviceStep):
-        raise BrokenContract(
-            f"a large batch goes through the layers in two halves: {type(step).__name__} has no lanes. Your "
-            "class has LanedDeviceStep, or InHalves, as its base."
-        )
     prompts = steady_prompts(NUM_REQUESTS, LENGTHS)
     with steady_decode(engine, prompts, warmup_steps=1), torch.inference_mode():
-        yield StepPlayer(step)
+        yield StepPlayer(device_step_of(engine))
 
 
 class StepPlayer:
@@ -246,76 +206,158 @@ class StepPlayer:
         return SimulatedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
 
     def _lane(self, streams: SimulatedStreams, number: int) -> Lane:
-        """A lane of plain twins, as launches, with workspaces that are only noted."""
-        split_k, splits = torch.zeros(1), torch.zeros(1)
-        streams.names[storage(split_k)] = f"the split-K workspace of lane {number}"
-        streams.names[storage(splits)] = f"attention's workspace of lane {number}"
-        residual, attention = partial(PLAIN.linear_residual), partial(paged_attention_append_plain)
-        residual.workspace, attention.workspace = split_k, splits  # which the kernels would write
-        kernels = PLAIN._replace(linear_residual=residual)._asdict()
+        """A lane of plain twins, as launches, with a workspace that is only noted."""
+        attention = partial(paged_attention_append_plain)
+        attention.workspace = torch.zeros(1)  # which the kernel would write
+        streams.names[storage(attention.workspace)] = f"attention's workspace of lane {number}"
+        kernels = PLAIN._asdict()
         return Lane(
             AttendAndWrite(self.kv_manager, streams.as_kernel("attention", attention)),
             FusedKernels(**{name: streams.as_kernel(name, kernel) for name, kernel in kernels.items()}),
         )
 
 
-# --- two launches of a split-K product at once, in one workspace or two --------------------------------
+# --- a layer's kernels as recorded: how long each one's bytes take, and how long it waits --------------
 
-NUM_PARTS = 2  # of the one number that each launch adds up
-PARTS = {"first half": (1, 2), "second half": (10, 20)}  # what the programs of each launch add
-
-
-@dataclass
-class Workspace:
-    """Where the programs of a launch leave their parts, and count who has arrived; 0 between launches."""
-
-    parts: list[int] = field(default_factory=lambda: [0] * NUM_PARTS)
-    arrived: int = 0
+KERNELS = {  # by a part of the name that a GPU reports
+    "norm_linear": "norm_linear",
+    "linear_residual": "linear_residual",
+    "attn_append": "attention",
+    "embed_slots": "embed",
+}
 
 
-RIGHT = (sum(PARTS["first half"]), sum(PARTS["second half"]))
+class KernelTimes(NamedTuple):
+    """Microseconds of a kernel: how long its weights take at the memory's rate, its keys and values, and how
+    long it does neither."""
+
+    name: str
+    weights_us: float
+    cache_us: float
+    waits_us: float
+
+    @property
+    def bytes_us(self) -> float:
+        return self.weights_us + self.cache_us
+
+    @property
+    def us(self) -> float:
+        return self.bytes_us + self.waits_us
 
 
-def programs(name: str, workspace: Workspace, made: dict[str, int]) -> list[list[Callable[[], None]]]:
-    """The programs of a launch, each as its two actions: leave a part; count, and if it is the last to
-    arrive, add up all parts and set the counter back."""
+def layer_times(step: TracedStep, bandwidth: float) -> list[KernelTimes]:
+    """The five kernels of one layer of GPT-2 in float16, in order, from a recorded step.
 
-    def leave(number: int) -> None:
-        workspace.parts[number] = PARTS[name][number]
-
-    def count() -> None:
-        workspace.arrived += 1
-        if workspace.arrived == NUM_PARTS:
-            made[name] = sum(workspace.parts)
-            workspace.arrived = 0
-
-    return [[lambda n=n: leave(n), count] for n in range(NUM_PARTS)]
-
-
-def outcomes(num_workspaces: int) -> Counter[tuple[int | None, ...]]:
-    """What both launches make at once, in how many of the orders in which a GPU may run their programs; None
-    where no program took itself for the last one.
-
-    num_workspaces: 1, which both share, or 2.
+    A trace has the mean of kernels of one name, so both `norm_linear` take the same time, and both
+    `linear_residual`; what their bytes take, at `bandwidth` bytes per second, is each one's own.
     """
-    found: Counter[tuple[int | None, ...]] = Counter()
-    for order in orders([[program] * 2 for program in range(2 * NUM_PARTS)]):  # two actions of each
-        workspaces = [Workspace() for _ in range(num_workspaces)]
-        made: dict[str, int] = {}
-        pairs = zip(PARTS, (workspaces[0], workspaces[-1]), strict=True)
-        running = [iter(actions) for name, space in pairs for actions in programs(name, space, made)]
-        for program in order:
-            next(running[program])()
-        found[tuple(map(made.get, PARTS))] += 1
-    return found
+    us = {
+        name: kernel.us / kernel.count
+        for kernel in step.kernels
+        for part, name in KERNELS.items()
+        if part in kernel.name
+    }
+    network = on_paper()
+    layer = network.decoder_weights().layers[0]
+    values = network.config.kv_values_per_token // len(network.decoder_weights().layers)
+    cache_us = step.batch_size * (step.context_len + 1) * values * network.dtype.itemsize / bandwidth * 1e6
+
+    def times(name: str, weight_bytes: int, cache_us: float = 0.0) -> KernelTimes:
+        weights_us = 1e6 * weight_bytes / bandwidth
+        return KernelTimes(name, weights_us, cache_us, max(0.0, us[name] - weights_us - cache_us))
+
+    def product(name: str, linear: Sequence) -> KernelTimes:
+        return times(name, sum(t.numel() * t.element_size() for t in linear if t is not None))
+
+    return [
+        product("norm_linear", layer.qkv),
+        times("attention", 0, cache_us),
+        product("linear_residual", layer.attention_out),
+        product("norm_linear", layer.mlp_in),
+        product("linear_residual", layer.mlp_out),
+    ]
 
 
-def told(num_workspaces: int) -> str:
-    """How many orders are right, and the wrong outcome that most of the others have."""
-    found = outcomes(num_workspaces)
-    total = sum(found.values())
-    text = f"{found.pop(RIGHT, 0):,} of {total:,} orders right"
-    if not found:
-        return text
-    ((wrong, times),) = found.most_common(1)
-    return f"{text}; {times:,} make {wrong[0]} and {wrong[1]}, not {RIGHT[0]} and {RIGHT[1]}"
+# --- a simulated GPU with two resources, which runs the streams of a step ------------------------------
+
+NUM_ROWS = 8  # of the batch whose launches are simulated
+NUM_LAYERS = 12  # of GPT-2
+
+
+class Task(NamedTuple):
+    """A kernel for the clock: it begins when the tasks `after` have ended, waits, and then moves bytes. The
+    memory serves one kernel at a time, in the order in which they ask."""
+
+    stream: str
+    name: str
+    waits_us: float
+    bytes_us: float
+    after: tuple[int, ...]  # indices of earlier tasks
+
+
+def run(tasks: Sequence[Task]) -> list[Span]:
+    """When each task waits, queues and moves bytes, in microseconds from the start of the first."""
+    spans: list[Span] = []
+    ends: dict[int, float] = {}
+    memory_free = 0.0
+    while len(ends) < len(tasks):
+        open_tasks = [
+            i for i, task in enumerate(tasks) if i not in ends and all(j in ends for j in task.after)
+        ]
+        begins = {i: max((ends[j] for j in tasks[i].after), default=0.0) for i in open_tasks}
+        first = min(open_tasks, key=lambda i: begins[i] + tasks[i].waits_us)  # of equals the first launched
+        task, begin = tasks[first], begins[first]
+        ready = begin + task.waits_us
+        moves = max(ready, memory_free) if task.bytes_us else ready
+        ends[first] = end = moves + task.bytes_us
+        memory_free = end if task.bytes_us else memory_free
+        spans.append(Span(task.stream, task.name, "waits", begin, ready))
+        spans.append(Span(task.stream, task.name, "queues for memory", ready, moves))
+        spans.append(Span(task.stream, task.name, "moves bytes", moves, end))
+    return [span for span in spans if span.end > span.start]
+
+
+def layers_of(
+    build: Callable[..., InferenceEngine], layer: Sequence[KernelTimes], **parts: Part
+) -> list[Task]:
+    """The layers of a step as an engine with the reader's part launches them, with the times of a recorded
+    layer.
+
+    build: `here.build`. Keys and values take their rows' share of the time; weights take all of it in each
+    half, as if the second found none of them in the GPU's cache. What stands around the layers takes no time.
+    """
+    with steps_to_play(
+        lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
+    ) as player:
+        launches = player.play(NUM_ROWS).launches
+    places = {(launch.stream, launch.number): i for i, launch in enumerate(launches)}
+    seen: Counter[tuple[str, str]] = Counter()
+    tasks = []
+    for launch in launches:
+        same = [times for times in layer if times.name == launch.kernel]
+        same = same or [KernelTimes(launch.kernel, 0.0, 0.0, 0.0)]
+        times = same[seen[launch.stream, launch.kernel] % len(same)]  # two products of a layer have one name
+        seen[launch.stream, launch.kernel] += 1
+        bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
+        after = tuple(places[other] for other in launch.waits_for.items() if other in places)
+        tasks.append(Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after))
+    return tasks
+
+
+def in_a_row(layer: Sequence[KernelTimes], num_layers: int = NUM_LAYERS) -> list[Task]:
+    """Layers whose kernels follow each other, as on the rung below."""
+    chain = [times for _ in range(num_layers) for times in layer]
+    return [
+        Task("main", times.name, times.waits_us, times.bytes_us, (i - 1,) if i else ())
+        for i, times in enumerate(chain)
+    ]
+
+
+def total_us(tasks: Sequence[Task]) -> float:
+    """How long the tasks take together."""
+    return max((span.end for span in run(tasks)), default=0.0)
+
+
+def num_kernels(tasks: Sequence[Task]) -> int:
+    """How many of the tasks are kernels of the layers."""
+    return sum(task.waits_us > 0 for task in tasks)
