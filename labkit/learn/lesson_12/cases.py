@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,12 +15,9 @@ from labkit.kernels import SamplingState, draw_plain
 from labkit.kernels.distribution import uniform_numbers
 
 NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
-GPT2_TOKENS = 50_257
-NOBODYS = 77  # last token of a slot that has no row
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A request's logits, and how its token is picked. temperature 0: it does not draw."""
 
     logits: tuple[float, ...]
@@ -37,23 +36,13 @@ class Row:
         return f"{filters}, logits {shown}{', …' if len(self.logits) > 8 else ''}"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """Rows of one batch, all of one vocabulary, each drawn with several random numbers; the contract that
     they are about, and a hint."""
 
     contract: str
     rows: tuple[Row, ...]
     hint: str
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether the engine would call it a batch with filters."""
-        return any(row.is_filtered for row in self.rows)
-
-    def batch(self, device: torch.device | str = "cpu") -> "Batch":
-        """The rows in a batch, `NUMBERS_EACH` times over."""
-        return Batch.of(self.rows * NUMBERS_EACH, self.is_filtered, device)
 
 
 @dataclass(frozen=True)
@@ -69,30 +58,32 @@ class Batch:
     is_filtered: bool
 
     @classmethod
-    def of(cls, rows: Sequence[Row], is_filtered: bool, device: torch.device | str) -> "Batch":
+    def of(cls, rows: Sequence[Row], device: torch.device | str = "cpu") -> "Batch":
         """Rows of one vocabulary; each has a seed of its own, and has drawn some numbers."""
-        num_slots = len(rows) + 2
-        slots = torch.arange(len(rows), device=device).flip(0) + 1  # the first and the last have no row
-
-        def of_slots(numbers: Sequence[float], dtype: torch.dtype, free: float) -> Tensor:
-            column = torch.full((num_slots,), free, dtype=dtype, device=device)
-            column[slots] = torch.tensor(numbers, dtype=dtype, device=device)
-            return column
-
         logits = torch.tensor([row.logits for row in rows], device=device)
-        token_ids = sample_greedy(logits)
-        last_token_ids = torch.full((num_slots,), NOBODYS, device=device)
-        last_token_ids[slots] = token_ids.clamp(min=0)
+        slots = torch.arange(len(rows), 0, -1, device=device)  # the first and the last have no row
+        last_token_ids = torch.zeros(len(rows) + 2, dtype=torch.int64, device=device)
         count = range(len(rows))
-        state = SamplingState(
-            of_slots([row.temperature for row in rows], torch.float64, 1.0),
-            of_slots([row.top_k for row in rows], torch.int64, 1),
-            of_slots([row.top_p for row in rows], torch.float64, 0.5),
-            of_slots([0.0 for _ in rows], torch.float64, 0.5),
-            of_slots([7919 * i - 99 for i in count], torch.int64, 1),
-            of_slots([i % 5 for i in count], torch.int64, 3),
+        columns: tuple[tuple[list, float], ...] = (  # by row, and of a slot without one
+            ([row.temperature for row in rows], 1.0),
+            ([row.top_k for row in rows], 1),
+            ([row.top_p for row in rows], 0.5),
+            ([0.0 for _ in rows], 0.5),
+            ([7919 * i - 99 for i in count], 1),
+            ([i % 5 for i in count], 3),
         )
-        return cls(tuple(rows), logits, token_ids, slots, last_token_ids, state, is_filtered)
+        state = SamplingState(
+            *(
+                torch.tensor(
+                    [free, *numbers[::-1], free],
+                    dtype=torch.float64 if isinstance(free, float) else torch.int64,
+                    device=device,
+                )
+                for numbers, free in columns
+            )
+        )
+        is_filtered = any(row.is_filtered for row in rows)
+        return cls(tuple(rows), logits, sample_greedy(logits), slots, last_token_ids, state, is_filtered)
 
     @property
     def of_rows(self) -> SamplingState:
@@ -105,12 +96,10 @@ class Batch:
         return uniform_numbers(self.of_rows.seeds, self.of_rows.draws)
 
     def drawn(self) -> Tensor:
-        """The tokens [B] that the package draws: those of the rung below, whose sort on a CPU does not keep
-        the order of many equal scores."""
-        token_ids, last = self.token_ids.clone(), self.last_token_ids.clone()
-        state = SamplingState(*(column.clone() for column in self.state))
-        draw_plain(self.logits, token_ids, self.slot_mapping, last, state, self.is_filtered)
-        return token_ids
+        """The tokens [B] that the package draws."""
+        batch = deepcopy(self)
+        batch.give(draw_plain)
+        return batch.token_ids
 
     def give(self, draw: DrawFunction) -> None:
         """Let a sampler draw: tokens, last tokens and draws change in place."""
@@ -144,13 +133,14 @@ def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
 
 STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
 BELOW_MINUS_1 = -1.0 - 2.0**-23  # the float32 next to -1
-# Sums of equal numbers in float64: in whatever order a machine adds, they are the same.
+NEVER = -200.0  # a logit whose probability is 0
 AT_THE_LIMIT = "a sum that is 1 - p itself may go"
 ROUNDED_ONCE = (
-    "The limit is `(1 - top_ps).float()`, and the weight is rounded by `.float()` before it is compared: "
-    "with other roundings they are not equal."
+    "The limit is `(1 - top_ps).float()`. Add the weights in float64, and round the sum once, by `.float()`, "
+    "before it is compared."
 )
-UNFILTERED = (
+UNEQUAL = logs(0.3, 0.15, 0.5, 0.05)
+CASES = (
     Case(
         "a row draws with its own random number",
         (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
@@ -173,20 +163,15 @@ UNFILTERED = (
         ),
         "Its token_ids is -1 when you get it, and must stay -1.",
     ),
-)
-FILTERED = (
     Case(
         "top-k keeps the k of largest score",
-        (Row(STEPS, 1.5, top_k=3), Row(STEPS, 1.5, top_k=1), Row(STEPS, 1.5, top_k=4)),
+        (
+            *(Row(STEPS, 1.5, top_k=k) for k in (3, 1, 4)),
+            Row((BELOW_MINUS_1, 0.0, -1.0, -3.0, -4.0), 1.0, top_k=2),
+            Row((0.0, -1.0, BELOW_MINUS_1, -3.0, -4.0), 1.0, top_k=2),
+        ),
         "The cut is the k-th largest: V - k are smaller. Look at the limit, at whether the weight must be "
-        "above it, at the order of the keys (all scores except the largest are negative), and at the number "
-        "of halvings.",
-    ),
-    Case(
-        "a score just below the cut is dropped",
-        (Row((BELOW_MINUS_1, 0.0, -1.0), 1.0, top_k=2), Row((0.0, -1.0, BELOW_MINUS_1), 1.0, top_k=2)),
-        "Two of its scores, near -1, are neighbours: there is no float32 between them. When nothing is left "
-        "to halve, the cut is `high`; `below` is one key too low.",
+        "above it, and at what is returned: when nothing is left to halve, the cut is `high`.",
     ),
     Case(
         "a tie with the k-th is kept",
@@ -195,36 +180,24 @@ FILTERED = (
     ),
     Case(
         "the token that crosses p is kept",
-        (
-            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.6),
-            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.9),
-            Row(logs(0.3, 0.15, 0.5, 0.05), 1.0, top_p=0.01),
-        ),
+        tuple(Row(UNEQUAL, 1.0, top_p=p) for p in (0.6, 0.9, 0.01)),
         "Drop tokens, the least likely first, as long as all dropped ones together have no more than 1 - p.",
     ),
     Case(
-        "top-p counts at the row's temperature",
-        (Row(STEPS, 3.0, top_p=0.7), Row(STEPS, 0.4, top_p=0.7)),
-        "The temperature comes first: `scores` are the logits divided by it, and the softmax is of them.",
+        "at the top-p cut the less likely token goes first, and of equal ones the lower id",
+        (
+            Row((1.0,) * 8, 1.0, top_p=0.5),
+            Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6),
+            Row((-1.0, BELOW_MINUS_1, 0.0, *[NEVER] * 5), 1.0, top_p=0.7),
+            Row((BELOW_MINUS_1, -1.0, 0.0, *[NEVER] * 5), 1.0, top_p=0.7),
+        ),
+        "No two keys may be equal, and the id may count only among equal scores: multiply the score's key by "
+        "V, and then add the id.",
     ),
     Case(
-        "of equal tokens at the cut those of lower id go first",
-        (Row((1.0,) * 8, 1.0, top_p=0.5), Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6)),
-        "No two keys may be equal: put score and id into one whole number, the score first. A range of such "
-        "keys needs 49 halvings.",
-    ),
-    Case(
-        "of two unequal tokens the less likely goes first, whatever their ids",
-        (Row((-1.0, BELOW_MINUS_1, 0.0), 1.0, top_p=0.7), Row((BELOW_MINUS_1, -1.0, 0.0), 1.0, top_p=0.7)),
-        "Two of its scores, near -1, are neighbours: there is no float32 between them. The id may count only "
-        "among equal scores: multiply the score's key by V, and then add the id.",
-    ),
-    Case(AT_THE_LIMIT, (Row((0.0,) * 5, 1.0, top_p=0.8),) * 2, ROUNDED_ONCE),
-    Case(AT_THE_LIMIT, (Row((0.0,) * 6, 1.0, top_p=0.5),) * 2, ROUNDED_ONCE),
-    Case(
-        "top-p is of what top-k has left",
-        (Row(logs(0.3, 0.25, 0.25, 0.1, 0.06, 0.04), 1.0, top_k=3, top_p=0.6),) * 2,
-        "Top-k comes first: what it drops gets the score -inf, so its probability is 0 when top-p counts.",
+        AT_THE_LIMIT,
+        (Row((0.0,) * 6, 1.0, top_p=0.5), Row((*[0.0] * 5, NEVER), 1.0, top_p=0.8)),
+        ROUNDED_ONCE,
     ),
     Case(
         "rows of any kind draw the tokens of the rung below",
@@ -233,14 +206,6 @@ FILTERED = (
         "top-p at 1.",
     ),
 )
-SUM_OF_SIX = Case(
-    AT_THE_LIMIT,
-    (Row((0.0,) * 60, 1.0, top_p=0.9),) * 2,
-    "Six of the 60 equal tokens go. Add the weights in float64, and round the sum once.",
-)
-WHOLE_VOCABULARY = Case(
-    "a search goes on until one key is left",
-    (Row((-20.0, *[0.0] * (GPT2_TOKENS - 1)), 1.0, top_p=0.6),),
-    f"The row has GPT-2's {GPT2_TOKENS:,} tokens, and all except the first are alike. A range of keys with "
-    "score and id needs 49 halvings.",
+MANY_TIES = Case(  # a sort need not keep their order
+    AT_THE_LIMIT, (Row((0.0,) * 60, 1.0, top_p=0.9),), f"Six of the 60 equal tokens go. {ROUNDED_ONCE}"
 )

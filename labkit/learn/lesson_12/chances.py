@@ -13,7 +13,7 @@ from labkit.kernels.distribution import warp
 from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
 from labkit.learn.lesson_12.cost import MANNERS
-from labkit.learn.lesson_12.cuts import top_p_by_sort
+from labkit.learn.lesson_12.samplers import top_p_by_sort
 
 FEWEST = 5  # expected draws of a token that is counted by itself
 NORMAL = 3.0902  # standard deviations of a normal number that one in 1,000 is above
@@ -46,7 +46,7 @@ def sizes_that_differ(top_p: float, sizes: Iterable[int]) -> dict[str, int]:
 def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:
     """Draw from one row again and again, and say in words whether the counts are as expected."""
     row = Row((0.0, 1.0), *MANNERS[manner])
-    small = Batch.of((row,) * num_draws, row.is_filtered, "cpu")
+    small = Batch.of((row,) * num_draws)
     logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
     batch = replace(small, logits=logits.expand(num_draws, vocab_size).contiguous())
     batch.give(draw)

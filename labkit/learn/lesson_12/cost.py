@@ -7,17 +7,15 @@ from typing import NamedTuple
 
 import pandas as pd
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from labkit.bench import in_turn
-from labkit.engine.sampling import sample_any
 from labkit.engine.step.samplers import DrawFunction
-from labkit.kernels import SamplingState, draw_plain, draw_triton, triton_status
+from labkit.kernels import draw_plain, draw_triton, triton_status
 from labkit.learn.lesson_12.cases import Batch, Row
+from labkit.learn.lesson_12.samplers import draw_sorted
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured
-from labkit.watch.operators import OperatorMode
+from labkit.watch.operators import OperatorMode, tensors_of
 
 # --- what a sampler costs for logits of GPT-2's vocabulary: counted on any machine, and timed ----------
 
@@ -31,31 +29,14 @@ MANNERS: dict[str, tuple[float, int, float]] = {  # temperature, top-k, top-p
 GREEDY = (0.0, 0, 1.0)
 
 
-def draw_sorted(
-    logits: Tensor,
-    token_ids: Tensor,
-    slot_mapping: Tensor,
-    last_token_ids: Tensor,
-    state: SamplingState,
-    is_filtered: bool,
-) -> None:
-    """The rung below, called as a sampler is: every row is sorted twice, even if it does not draw."""
-    of_rows = state.at(slot_mapping)
-    token_ids.copy_(sample_any(logits, of_rows))
-    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-    state.draws[slot_mapping] = of_rows.draws + 1
-
-
 def large_batch(
     manner: str, batch_size: int, device: torch.device | str = "cpu", drawing: int | None = None
 ) -> Batch:
     """Random logits [batch_size, VOCAB_SIZE]; the first `drawing` rows draw in this manner, or all do."""
     drawing = batch_size if drawing is None else drawing
     rows = [Row((0.0, 1.0), *(MANNERS[manner] if b < drawing else GREEDY)) for b in range(batch_size)]
-    small = Batch.of(rows, any(row.is_filtered for row in rows), device)
-    generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=generator)
-    return replace(small, logits=logits.to(device))
+    logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+    return replace(Batch.of(rows, device), logits=logits.to(device))
 
 
 # --- counted ---------------------------------------------------------------------------------------------
@@ -72,8 +53,8 @@ class Traffic(OperatorMode):
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         self.sorts += func.overloadpacket.__name__ == "sort"
-        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        self.num_bytes += sum(t.numel() * t.element_size() for t in read if t.numel() >= self.least)
+        read = tensors_of((args, kwargs))
+        self.num_bytes += sum(tensor.nbytes for tensor in read if tensor.numel() >= self.least)
 
 
 def traffic(draw: DrawFunction, batch: Batch) -> Traffic:
@@ -97,9 +78,6 @@ def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.
     return table
 
 
-# --- timed -----------------------------------------------------------------------------------------------
-
-
 def seconds_of(draw: DrawFunction, batch: Batch) -> float:
     """How long a sampler takes, until the device is done with it."""
 
@@ -116,25 +94,20 @@ def seconds_of(draw: DrawFunction, batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Timed:
-    """The rung below, the reader's sampler and the package's, on this device."""
+    """The rung below, the reader's sampler and the package's (a kernel where one runs on a GPU), on this
+    device."""
 
     device: torch.device
     batch_size: int
 
-    def draws(self, mine: DrawFunction) -> dict[str, DrawFunction]:
-        """The three, by name; the package's is the kernel where one runs on a GPU."""
-        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
-        return {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
-
     def measure(self, mine: DrawFunction, manner: str, rounds: int, drawing: int | None = None) -> Measured:
         """Time the three in turn, each after a call that is not timed."""
         batch = large_batch(manner, self.batch_size, self.device, drawing)
-        draws = self.draws(mine)
+        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
+        draws = {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
         for draw in draws.values():
             seconds_of(draw, batch)
-        runs: Sequence[list[float]] = in_turn(
-            [lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds
-        )
+        runs = in_turn([lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds)
         return Measured(self.batch_size, dict(zip(draws, runs, strict=True)))
 
 

@@ -1,11 +1,17 @@
-"""Lesson 12: where a row of scores is cut, by sorting it as the rung below does, and what a cut leaves.
+"""Lesson 12: cuts by a search and by a sort, and samplers to compare the reader's with.
 
 B rows, V vocabulary. A score is a logit less the row's largest, divided by the row's temperature.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine.sampling import sample_any
+from labkit.kernels import SamplingState, draw_plain
 from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p
 
 
@@ -37,3 +43,37 @@ def top_p_by_sort(scores: Tensor, top_ps: Tensor) -> Tensor:
     dropped = (tail <= (1 - top_ps).float()[:, None]) & (top_ps < 1)[:, None]
     dropped[:, -1] = False
     return scores.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
+
+
+def draw_sorted(
+    logits: Tensor,
+    token_ids: Tensor,
+    slot_mapping: Tensor,
+    last_token_ids: Tensor,
+    state: SamplingState,
+    is_filtered: bool,
+) -> None:
+    """The rung below, called as a sampler is: every row is sorted twice, even if it does not draw."""
+    of_rows = state.at(slot_mapping)
+    token_ids.copy_(sample_any(logits, of_rows))
+    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+    state.draws[slot_mapping] = of_rows.draws + 1
+
+
+def draws_by_row(*arguments: Any) -> None:
+    """Takes row b's parameters from slot b. They are the row's own until a request leaves."""
+    logits, token_ids, slot_mapping, last_token_ids, *others = arguments
+    rows = torch.arange(len(slot_mapping), device=logits.device)
+    draw_plain(logits, token_ids, rows, last_token_ids, *others)
+    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
+
+
+def last_of(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
+    """The tokens of the last of several requests, by prompt, that begin together."""
+    return engine.generate(list(asked), list(asked.values()))[-1].token_ids
+
+
+def last_alone(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
+    """The tokens of the last of them when it has the engine to itself."""
+    *_, last = asked.items()
+    return last_of(engine, dict([last]))
