@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.checks import shown
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.engine.step.chunk import PackedAttention
@@ -35,17 +34,16 @@ class InRows:
 
     def __init__(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], max_tokens: int) -> None:
         """prompts: token ids of P prompts, the oldest first. num_computed: [P], how many of them have been
-        computed. max_tokens: of all prompts together. Raises BrokenContract if `share_out` or `pack` returns
-        something of another form."""
+        computed. max_tokens: of all prompts together. Raises BrokenContract if `share_out` gives a prompt
+        less than nothing, or more than it has left."""
         num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
-        counts = checked_counts(self.share_out(list(num_left), max_tokens), num_left, max_tokens)
-        made = self.pack(prompts, num_computed, counts)
-        if not isinstance(made, tuple | list) or len(made) != 3:
+        counts = plain(self.share_out(list(num_left), max_tokens))
+        if not all(0 <= count <= left for count, left in zip(counts, num_left, strict=True)):
             raise BrokenContract(
-                f"a chunk is three lists: `pack` returned {shown(made)}, expected token_ids, positions and "
-                "starts, in this order."
+                f"no prompt gets less than nothing, or more than it has left: with {num_left} tokens left, "
+                f"room for {max_tokens}, `share_out` returned {list(counts)}."
             )
-        self.token_ids, self.positions, self.starts = made
+        self.token_ids, self.positions, self.starts = self.pack(prompts, num_computed, counts)
         self.context_lens = list(num_computed)
 
     def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
@@ -63,29 +61,6 @@ class InRows:
             packed.positions.extend(range(first, first + count))
             packed.starts.append(len(packed.token_ids))
         return packed
-
-
-def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> list[int]:
-    """The list that `share_out` returned. Raises BrokenContract unless each prompt has a number, from 0
-    to what it has left."""
-    counts = plain(made)
-    if (
-        not isinstance(counts, tuple)
-        or len(counts) != len(num_left)
-        or not all(type(count) is int and count >= 0 for count in counts)
-    ):
-        raise BrokenContract(
-            f"each prompt gets a number of tokens, maybe 0: with {list(num_left)} tokens left, room for "
-            f"{max_tokens}, `share_out` returned {shown(made)}, expected a list of {len(num_left)} whole "
-            "numbers, none of them negative."
-        )
-    for p, (count, left) in enumerate(zip(counts, num_left, strict=True)):
-        if count > left:
-            raise BrokenContract(
-                f"no prompt gets more than it has left: with {list(num_left)} tokens left, room for "
-                f"{max_tokens}, `share_out` returned {list(counts)}, and prompt {p} has {left}."
-            )
-    return list(counts)
 
 
 def pack_first(prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:

@@ -20,7 +20,7 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.show import JoinStep
-from labkit.watch.operators import OperatorMode, storage, tensors_of
+from labkit.watch.operators import OperatorMode, storage
 from labkit.watch.replaced import noting, replaced
 
 # --- the steps of an engine, counted: what each computes, and who gets a token in it -------------------
@@ -195,17 +195,16 @@ def table(served: Mapping[str, Served]) -> pd.DataFrame:
 
 
 class Stores(OperatorMode):
-    """Operators that write into the cache."""
+    """Counts the operators that write into one of these tensors."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, *written: Tensor) -> None:
         super().__init__()
         self.count = 0
-        self._cache = {storage(cache) for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache)}
+        self._written = {storage(tensor) for tensor in written}
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        name = func.overloadpacket.__name__
-        written = tensors_of(args[:1])
-        self.count += name.endswith("_") and bool(written) and storage(written[0]) in self._cache
+        is_in_place = func.overloadpacket.__name__.endswith("_")
+        self.count += is_in_place and storage(args[0]) in self._written
 
 
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
@@ -219,7 +218,7 @@ def num_stores(engine: InferenceEngine, asked: Asks) -> int:
         with replaced(attention, "kv_append", noting(lambda *stored, **_: calls.append(stored))):
             engine.step()
         return len(calls)
-    with Stores(engine) as stores:
+    with Stores(engine.kv_manager.k_cache, engine.kv_manager.v_cache) as stores:
         engine.step()
     return stores.count
 
