@@ -10,7 +10,7 @@ import torch
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import BlockPrefixCache, KVBlockManager, OneTableBlockManager, Prefixes
+from labkit.kvcache import KVBlockManager, OneTableBlockManager, Prefixes
 from labkit.learn.lesson_14.block_cache import BlockCache
 from labkit.learn.lesson_14.texts import behind_system, questions
 
@@ -53,9 +53,9 @@ def come_and_go(manager: KVBlockManager, cache: Prefixes, token_ids: Sequence[in
     return found
 
 
-def draw_texts(num_texts: int = NUM_TEXTS, seed: int = 0) -> list[tuple[int, ...]]:
+def draw_texts(num_texts: int = NUM_TEXTS) -> list[tuple[int, ...]]:
     """System prompts in random order, the n-th with weight 1 / n, each time with another question."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     weights = [1 / (n + 1) for n in range(NUM_SYSTEMS)]
     systems = [tuple(1000 * n + i for i in range(SYSTEM_TOKENS)) for n in range(NUM_SYSTEMS)]
     drawn = rng.choices(systems, weights, k=num_texts)
@@ -127,27 +127,19 @@ def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: in
     )
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A turn of a conversation: the tokens of its prompt, which is all that was said so far and a question,
-    and how many of them were computed."""
-
-    prompt_tokens: int
-    computed: int
-
-
 def converse(
     engine: InferenceEngine, opening: Sequence[int], asked: Sequence[Sequence[int]], params: SamplingParams
-) -> list[Turn]:
-    """A turn per question. The prompt of each is the opening, all turns before it, and the question."""
-    text, turns = tuple(opening), []
+) -> list[int]:
+    """A turn per question: how many tokens of its prompt were computed. The prompt is the opening, all turns
+    before, and the question."""
+    text, computed = tuple(opening), []
     for question in asked:
         text = (*text, *question)
         before = engine.stats().counters.prefill_tokens
         (completion,) = engine.generate([text], params)
-        turns.append(Turn(len(text), engine.stats().counters.prefill_tokens - before))
+        computed.append(engine.stats().counters.prefill_tokens - before)
         text = (*text, *completion.token_ids)
-    return turns
+    return computed
 
 
 def computed_in_words(engine: InferenceEngine) -> str:
@@ -163,11 +155,3 @@ def computed_in_words(engine: InferenceEngine) -> str:
         except OutOfBlocksError:
             return f"prompt {number} of {len(prompts)} is never served: the cache lets no block go"
     return f"computed: {engine.stats().counters.prefill_tokens:,} of {sum(map(len, prompts)):,} prompt tokens"
-
-
-def computed_of(prompts: Sequence[Sequence[int]], block_size: int) -> int:
-    """How many tokens of prompts that come one after another are computed, with blocks of this size, if
-    nothing is evicted: counted by a cache alone, without a model."""
-    manager = pool(sum(len(prompt) // block_size + 1 for prompt in prompts), block_size)
-    cache = BlockPrefixCache(manager)
-    return sum(len(prompt) - come_and_go(manager, cache, prompt) for prompt in prompts)
