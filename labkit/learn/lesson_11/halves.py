@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from labkit.engine.step.fused import FusedDeviceStep
-from labkit.engine.step.lanes import NUM_LANES, HalfStep, Lane, LanedDeviceStep, Run
+from labkit.engine.step.lanes import HalfStep, Lane, LanedDeviceStep, Run
 from labkit.engine.step.slots import DeviceSlots
-from labkit.learn.exercise import BrokenContract
 from labkit.model import Network
 
 # --- a program that may begin before the kernel in front of it has ended -------------------------------
@@ -67,7 +66,7 @@ class InHalves(LanedDeviceStep):
         pairs = zip(self.halves, parts, strict=True)
         runs = [partial(half.through_layers, rows, max_context_len) for half, rows in pairs]
         if self.streams.are_captured:
-            return self.joined(both_outputs(self.beside_each_other(*runs)))
+            return self.joined(self.beside_each_other(*runs))
         return self.joined([run() for run in runs])
 
     def cut(self, slot_mapping: Tensor) -> Sequence[Tensor]:
@@ -81,16 +80,6 @@ class InHalves(LanedDeviceStep):
     def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
         """A step for each part of a batch, to launch its layers."""
         return [HalfStep(self, lane) for lane in lanes]
-
-
-def both_outputs(returned: object) -> Sequence[Tensor]:
-    """What `beside_each_other` returned. Raises BrokenContract unless that is the outputs of both halves."""
-    if isinstance(returned, list | tuple) and len(returned) == NUM_LANES:
-        return returned
-    raise BrokenContract(
-        f"both halves are launched: `beside_each_other` returns {type(returned).__name__}, expected [Tensor, "
-        "Tensor]: what `first()` returns, and what `second()` does. `joined` puts them together."
-    )
 
 
 class SharesAWorkspace(InHalves):

@@ -1,7 +1,7 @@
 """Lesson 11: simulated streams and a step in them, and a simulated GPU that runs them with recorded times."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -78,11 +78,10 @@ class SimulatedStreams(OperatorMode):
 
     are_captured = True
 
-    def __init__(self, names: Mapping[int, str]) -> None:
-        """names: of memory, by its address."""
+    def __init__(self) -> None:
         super().__init__()
-        self.names = dict(names)
-        self.main = self._main = SimulatedStream("main")
+        self.workspaces: dict[int, str] = {}  # by address, what they are called
+        self.main = SimulatedStream("main")
         self.side = SimulatedStream("side")
         self.launches: list[StreamLaunch] = []
         self._written: dict[int, StreamLaunch] = {}
@@ -129,16 +128,15 @@ class SimulatedStreams(OperatorMode):
         before = self._written.get(storage(tensor))
         if before is None or this.is_behind(before):
             return
-        what = self.names.get(storage(tensor), f"a tensor {list(tensor.shape)}, made by {before.kernel}")
-        if "workspace" in what:
+        if name := self.workspaces.get(storage(tensor)):
             raise BrokenContract(
-                f"launches that run at once have workspaces of their own: {this} uses {what}, while {before} "
+                f"launches that run at once have workspaces of their own: {this} uses {name}, while {before} "
                 "is still at work there. They would count each other's parts. Each half has its own lane."
             )
         raise BrokenContract(
-            f"a kernel waits for what it reads: {this} reads {what}, which {before} writes, and "
-            "nothing makes it wait. It may get the values from before. A `wait_stream` between the two is "
-            "missing, or it is in the wrong place."
+            f"a kernel waits for what it reads: {this} reads a tensor {list(tensor.shape)}, made by "
+            f"{before.kernel}, which {before} writes, and nothing makes it wait. It may get the values from "
+            "before. A `wait_stream` between the two is missing, or it is in the wrong place."
         )
 
 
@@ -191,25 +189,21 @@ class StepPlayer:
         slots, longest = self.step.slots, longest_possible(self.step)
         slot_mapping = slots.slot_mapping[:batch_size]
         expected = self.whole.through_layers(slot_mapping, longest)
-        names = {
-            storage(getattr(slots, name)): f"slots.{name}" for name in ("context_lens", "last_token_ids")
-        }
-        streams = SimulatedStreams(names)
+        streams = SimulatedStreams()
         lanes = [self._lane(streams, i) for i in range(NUM_LANES)]
         step = type(self.step)(slots, self.step.network, lanes)
         step.least_rows = LEAST_ROWS
         with replaced(step, "streams", lambda _: streams), streams:
             streams.launch("the step before", (), (slots.context_lens, slots.last_token_ids))
             made = step.through_layers(slot_mapping, longest)
-            if isinstance(made, Tensor):
-                F.layer_norm(made, made.shape[-1:])  # the step's next kernel
+            F.layer_norm(made, made.shape[-1:])  # the step's next kernel
         return SimulatedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
 
     def _lane(self, streams: SimulatedStreams, number: int) -> Lane:
         """A lane of plain twins, as launches, with a workspace that is only noted."""
         attention = partial(paged_attention_append_plain)
         attention.workspace = torch.zeros(1)  # which the kernel would write
-        streams.names[storage(attention.workspace)] = f"attention's workspace of lane {number}"
+        streams.workspaces[storage(attention.workspace)] = f"attention's workspace of lane {number}"
         kernels = PLAIN._asdict()
         return Lane(
             AttendAndWrite(self.kv_manager, streams.as_kernel("attention", attention)),

@@ -1,6 +1,6 @@
 """Lesson 13: chunks of prompts, and texts that are made of them by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -125,11 +125,11 @@ def texts_by_hand(
     """
     texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
     num_first, num_computed = [len(ids) for ids in texts], [0] * len(texts)
-    by_hand = ByHand(model, texts, max_tokens + num_new)
+    compute = by_hand(model, len(texts), max(num_first) + max_tokens + num_new)
     last_logits = torch.zeros(len(texts), model.config.vocab_size)
     while any(len(ids) > done for ids, done in zip(texts, num_computed, strict=True)):
         chunk = make_chunk(texts, list(num_computed), max_tokens)
-        logits = by_hand.compute(chunk)
+        logits = compute(chunk)
         due = InRows(texts, num_computed, max_tokens).starts
         # A chunk of all tokens that are due counts as that, wherever it says that its prompts begin.
         starts = due if len(chunk.token_ids) == due[-1] else chunk.starts
@@ -140,36 +140,35 @@ def texts_by_hand(
     for _ in range(num_new):
         for ids, token_id in zip(texts, last_logits.argmax(dim=-1).tolist(), strict=True):
             ids.append(token_id)
-        last_logits = by_hand.compute(InRows(texts, [len(ids) - 1 for ids in texts], len(texts)))
+        last_logits = compute(InRows(texts, [len(ids) - 1 for ids in texts], len(texts)))
     return [model.tokenizer.decode(ids[first:]) for ids, first in zip(texts, num_first, strict=True)]
 
 
-class ByHand:
-    """A model with a paged cache in which prompt p has the p-th run of blocks."""
-
-    def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], num_more: int) -> None:
-        """num_more: tokens that there is room for after each prompt."""
-        self.network = model.network
-        each = -(-(max(map(len, prompts)) + num_more) // BLOCK_SIZE)
-        pool = KVBlockManager(
-            num_layers=model.config.num_layers,
-            num_heads=model.config.num_kv_heads,
-            head_dim=model.config.head_dim,
-            block_size=BLOCK_SIZE,
-            max_blocks_per_layer=each * len(prompts),
-            device=self.network.device,
-            dtype=self.network.dtype,
-        )
-        self.attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
-        self.tables = torch.arange(each * len(prompts), device=self.network.device).int().view(-1, each)
+def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable[[Chunk], Tensor]:
+    """What computes a chunk: the logits [P, V] after the last row of each prompt. Keys and values go to a
+    paged cache, in which prompt p has the p-th run of blocks, with room for so many tokens."""
+    network, config = model.network, model.config
+    each = -(-num_tokens // BLOCK_SIZE)
+    pool = KVBlockManager(
+        num_layers=config.num_layers,
+        num_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=BLOCK_SIZE,
+        max_blocks_per_layer=each * num_prompts,
+        device=network.device,
+        dtype=network.dtype,
+    )
+    attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
+    tables = torch.arange(each * num_prompts, device=network.device).int().view(-1, each)
 
     @torch.inference_mode()
-    def compute(self, chunk: Chunk) -> Tensor:
-        """Logits [P, V] after the last row of each prompt; keys and values go to the cache."""
+    def compute(chunk: Chunk) -> Tensor:
         token_ids, positions, starts, context_lens = (
-            torch.tensor(list(numbers), device=self.network.device)
+            torch.tensor(list(numbers), device=network.device)
             for numbers in (chunk.token_ids, chunk.positions, chunk.starts, chunk.context_lens)
         )
-        self.attention.begin(PackedRows(starts.int(), context_lens.int(), self.tables))
-        hidden = self.network(token_ids[None], positions[None], self.attention)
-        return self.network.lm_head(hidden[0, (starts[1:] - 1).clamp(min=0)]).cpu()
+        attention.begin(PackedRows(starts.int(), context_lens.int(), tables))
+        hidden = network(token_ids[None], positions[None], attention)
+        return network.lm_head(hidden[0, (starts[1:] - 1).clamp(min=0)]).cpu()
+
+    return compute

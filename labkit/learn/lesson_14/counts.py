@@ -38,18 +38,15 @@ def pool(num_blocks: int, block_size: int) -> KVBlockManager:
 
 def come_and_go(manager: KVBlockManager, cache: Prefixes, token_ids: Sequence[int]) -> int:
     """A request takes its blocks, evicting what it must, and is kept when it ends: how many tokens were
-    found. Raises OutOfBlocksError for a text that the pool is too small for."""
-    prefix = cache.lookup(token_ids)
-    session = InferenceSession(manager, prefix)
+    found."""
+    session = InferenceSession(manager, cache.lookup(token_ids))
     while session.blocks_to_reach(len(token_ids)) > manager.num_free_blocks and cache.evict_one():
         pass
     found = session.num_tokens
     new = torch.zeros(1, 1, len(token_ids) - found, 1)
-    try:
-        session.append_prompt(new, new)
-        cache.keep_text(token_ids, session.block_ids_per_layer)
-    finally:
-        session.release()
+    session.append_prompt(new, new)
+    cache.keep_text(token_ids, session.block_ids_per_layer)
+    session.release()
     return found
 
 
@@ -91,8 +88,8 @@ def evict_us(part: Part, num_blocks: int) -> float:
 class Served:
     """Requests that an engine has served: the tokens of their prompts, and how many it computed.
 
-    waits: for each request, in order, the prompt tokens that the engine had computed, for all of them, when
-        this one got its first token. most_blocks: that running requests and the cache held at once.
+    waits: for each request, the prompt tokens that the engine had computed, for all of them, when this one
+        got its first token. most_blocks: that running requests and the cache held at once.
     """
 
     prompt_tokens: int
@@ -110,7 +107,8 @@ def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: in
     """Ask for all of these at once, greedily, and count until the last has ended."""
     before = engine.stats().counters.prefill_tokens
     params = SamplingParams(num_new, stop_on_eos=False)
-    request_ids = [engine.add_request(prompt, params) for prompt in prompts]
+    for prompt in prompts:
+        engine.add_request(prompt, params)
     waits: dict[int, int] = {}
     most_blocks = 0
     while engine.has_work:
@@ -119,12 +117,8 @@ def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: in
         most_blocks = max(most_blocks, stats.blocks_per_layer - stats.free_blocks)
         for output in outputs:
             waits.setdefault(output.request_id, stats.counters.prefill_tokens - before)
-    return Served(
-        sum(map(len, prompts)),
-        engine.stats().counters.prefill_tokens - before,
-        tuple(waits[request_id] for request_id in request_ids),
-        most_blocks,
-    )
+    computed = engine.stats().counters.prefill_tokens - before
+    return Served(sum(map(len, prompts)), computed, tuple(waits.values()), most_blocks)
 
 
 def converse(

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceSession
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
@@ -97,16 +96,10 @@ COMPARED = "a key only says where to look"
 
 
 def keys_stand_for_texts(build: Build) -> None:
-    """Raise BrokenContract if equal texts have different keys, or different ones the same, or if a key grows
-    with its text."""
+    """Raise BrokenContract if different texts have the same key, or if a key grows with its text."""
     block_key = PlayedCache(build).cache.block_key
     block = (1, 2, 3, 4)
-    first, again, second = block_key(0, block), block_key(0, block), block_key(0, (5, 6, 7, 8))
-    if first != again:
-        raise BrokenContract(
-            f"equal texts have equal keys: block_key(0, {block}) is {shown(first)}, and then {shown(again)}. "
-            "Make it of nothing but the numbers in its arguments."
-        )
+    first, second = block_key(0, block), block_key(0, (5, 6, 7, 8))
     last = first
     for _ in range(NUM_KEYS):
         last = block_key(last, block)

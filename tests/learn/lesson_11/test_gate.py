@@ -11,11 +11,6 @@ HELD, ROWS, WORKSPACES, LANES = range(4)
 CUT, HALVES = "slot_mapping.chunk(2)", "[HalfStep(self, lane) for lane in lanes]"
 OWN_WEIGHTS = "[InHalves.__mro__[2](self.slots, self.network, *lane) for lane in lanes]"
 BY_INDEX = "(slot_mapping[: len(slot_mapping) // 2], slot_mapping[len(slot_mapping) // 2 :])"
-SMALL = """    def through_layers(self, *batch):
-        self.least_rows = 2
-        return super().through_layers(*batch)
-
-    def cut"""
 FORK, HERE, JOIN = "side.wait_stream(main)", "        here = first()\n", "main.wait_stream(side)"
 SIDE = f"""        {FORK}
         with self.streams.launching_in(side):
@@ -34,13 +29,11 @@ MISTAKES = [
     (ROWS, CUT, "[slot_mapping[:1], slot_mapping[1:]]", "`cut` makes [0] and [1, 2, 3]."),
     (ROWS, CUT, BY_INDEX, ""),
     (ROWS, "cat(outputs)", "cat(outputs[::-1])", "row 0 of 4 (slot 0) comes out as row 2 of the batch."),
-    (ROWS, "    def cut", SMALL, "one of 3 is cut, and `least_rows` is 4."),
     (WORKSPACES, HALVES, OWN_WEIGHTS, "weights are in memory once"),
     (WORKSPACES, "in lanes]", "in reversed(lanes)]", ""),
     (LANES, JOIN, "pass", "made by linear_residual"),
     (LANES, SIDE + HERE, HERE + SIDE, "embed in the side stream waits for 11 of the 11 kernels of"),
     (LANES, "[here, there]", "[here, second()]", "of 4 rows, 6 went into the layers, in 3 launches."),
-    (LANES, "[here, there]", "here", "`beside_each_other` returns Tensor, expected [Tensor, Tensor]"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

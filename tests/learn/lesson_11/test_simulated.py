@@ -9,7 +9,7 @@ A, B = torch.zeros(2), torch.ones(2)
 
 
 def test_a_stream_waits_for_what_was_launched_before_and_for_nothing_later():
-    simulated = SimulatedStreams({})
+    simulated = SimulatedStreams()
     main, side = simulated.main, simulated.side
     simulated.launch("one", (), (A,))
     side.wait_stream(main)

@@ -18,14 +18,6 @@ BY_TOKENS = f"""        blocks = [block for _, block in self.blocks_of(token_ids
 ANOTHER = "entry.parent is not parent or entry.token_ids != block"
 STOP = "                return\n            parent = entry"
 ANEW = "                entry = self.add(key, parent, block, block_id)\n            parent = entry"
-HEAD = "    def evict_one"
-BY_AGE = f"""    def lookup(self, token_ids):
-        order = dict(self.entries)
-        prefix = super().lookup(token_ids)
-        self.entries = order
-        return prefix
-
-{HEAD}"""
 MAY_GO = "            if entry not in parents and self.num_holders(entry) == 1:"
 STOPS = """            if entry not in parents:
                 if self.num_holders(entry) > 1:
@@ -34,7 +26,6 @@ COLLIDES = "a key only says where to look found"
 MISTAKES = [
     (KEYS, HASH, "hash(token_ids)", "with different beginnings, are both"),
     (KEYS, HASH, "parent_key, token_ids", "every key takes equally long to make found after 200 blocks"),
-    (KEYS, HASH, "__import__('random').random()", "equal texts have equal keys"),
     (KEYS, HASH, DIGEST, ""),
     (KEYS, HASH, "__import__('hashlib').sha256((parent_key or b'') + str(token_ids).encode()).digest()", ""),
     (FIND, "token_ids[:-1]", "token_ids", "a text is never found found of [1, 2, 3, 4, 5, 6, 7, 8] 8 tokens"),
@@ -46,7 +37,7 @@ MISTAKES = [
     (KEEP, STOP, f"                self.drop(entry)\n{ANEW}", COLLIDES),
     (EVICT, "entry not in parents", "entry.token_ids not in [p and p.token_ids for p in parents]", "may go"),
     (EVICT, "return True", "return False", "evict_one says whether a block went found it returned False"),
-    (EVICT, HEAD, BY_AGE, "the least recently used block goes first"),
+    (EVICT, "for entry in self:", "for entry in [*self][::-1]:", "the least recently used block goes first"),
     (EVICT, MAY_GO, STOPS, "a block that is in use stays, and every other goes"),
 ]  # fmt: skip
 
