@@ -217,7 +217,6 @@ KERNELS = {  # by a part of the name that a GPU reports
     "norm_linear": "norm_linear",
     "linear_residual": "linear_residual",
     "attn_append": "attention",
-    "embed_slots": "embed",
 }
 
 

@@ -121,7 +121,6 @@ def sorts_in_words(draw: DrawFunction) -> str:
 
 FLOAT32, FLOAT16 = 32, 16  # bits
 GUESSES_EACH = 3  # that the kernel asks for in one pass
-BITS_OF_A_DIGIT = 8  # of a radix selection
 
 
 class Guess(NamedTuple):
@@ -156,8 +155,3 @@ def passes(bits: int, top_k: bool, top_p: bool) -> int:
     search, for top-p the sum of all weights, and once to pick a token (and then a chunk of the row again)."""
     search = rounds(2**bits, GUESSES_EACH)
     return search * top_k + (1 + search) * top_p + 1
-
-
-def digits(bits: int) -> int:
-    """Digits of a number, which a radix selection counts one after another, and a radix sort sorts by."""
-    return -(-bits // BITS_OF_A_DIGIT)

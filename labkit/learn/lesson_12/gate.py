@@ -1,28 +1,16 @@
 """Lesson 12: tokens that are drawn without a sort."""
 
-from dataclasses import replace
-
 import torch
 from torch._ops import OpOverload
 
-from labkit.engine import SamplingParams
 from labkit.engine.step.samplers import DrawFunction
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
-from labkit.learn.gates.schedule import GREEDY
+from labkit.learn.gates.resident import MIXED
 from labkit.learn.lesson_12.cases import CASES, MANY_TIES, NUMBERS_EACH, Batch, Case
 from labkit.watch.operators import OperatorMode
 
-DRAWING = replace(GREEDY, temperature=0.8, seed=3)
-SAMPLINGS: tuple[SamplingParams, ...] = (
-    GREEDY,
-    DRAWING,
-    replace(DRAWING, top_k=5, seed=2**40),
-    GREEDY,
-    replace(DRAWING, temperature=1.2, top_p=0.9),
-    replace(DRAWING, temperature=1.5, top_k=20, top_p=0.8, seed=-1),
-)
 SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "unique_dim", "median", "mode")
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
 
@@ -106,6 +94,6 @@ def many_ties_are_cut(build: Build) -> None:
 GATE = Gate(
     ("sampler",),
     LADDER["11"].options,
-    samplings=SAMPLINGS,
+    samplings=MIXED,
     trials=(rows_are_drawn, nothing_is_sorted, many_ties_are_cut),
 )

@@ -1,6 +1,5 @@
-"""Lesson 14: prompt tokens that are computed, and a pool under pressure."""
+"""Lesson 14: prompt tokens that are computed, and a pool that is full."""
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,22 +10,13 @@ import torch
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, OneTableBlockManager, Prefixes
-from labkit.learn.lesson_14.block_cache import BlockCache
 from labkit.learn.lesson_14.texts import behind_system, questions
 
 # --- a cache of blocks alone, without a model ----------------------------------------------------------
 
 Part = Callable[[KVBlockManager], Prefixes]
-NUM_SYSTEMS, SYSTEM_TOKENS, QUESTION_TOKENS, BLOCK_SIZE = 12, 128, 20, 16
-NUM_TEXTS = 300
+SYSTEM_TOKENS, BLOCK_SIZE = 128, 16
 EVICTIONS = 30
-
-
-class AllAtOnce(BlockCache):
-    """Everything goes as soon as one block is needed."""
-
-    def evict_one(self) -> bool:
-        return self.drop_all()
 
 
 def pool(num_blocks: int, block_size: int) -> KVBlockManager:
@@ -48,22 +38,6 @@ def come_and_go(manager: KVBlockManager, cache: Prefixes, token_ids: Sequence[in
     cache.keep_text(token_ids, session.block_ids_per_layer)
     session.release()
     return found
-
-
-def draw_texts(num_texts: int = NUM_TEXTS) -> list[tuple[int, ...]]:
-    """System prompts in random order, the n-th with weight 1 / n, each time with another question."""
-    rng = random.Random(0)
-    weights = [1 / (n + 1) for n in range(NUM_SYSTEMS)]
-    systems = [tuple(1000 * n + i for i in range(SYSTEM_TOKENS)) for n in range(NUM_SYSTEMS)]
-    drawn = rng.choices(systems, weights, k=num_texts)
-    return [(*system, *(rng.randrange(10**6) for _ in range(QUESTION_TOKENS))) for system in drawn]
-
-
-def found_share(part: Part, num_blocks: int) -> float:
-    """The share of all tokens of `draw_texts` that a cache finds in a pool of so many blocks."""
-    manager = pool(num_blocks, BLOCK_SIZE)
-    cache, drawn = part(manager), draw_texts()
-    return sum(come_and_go(manager, cache, text) for text in drawn) / sum(map(len, drawn))
 
 
 def evict_us(part: Part, num_blocks: int) -> float:
