@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from labkit.kernels import SamplingState, draw_plain
 from labkit.kernels.distribution import uniform_numbers
 
 NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
+NOBODYS = (1.0, 1, 0.5, 0.5, 1, 3)  # what a slot without a row would draw with
 
 
 class Row(NamedTuple):
@@ -63,25 +65,11 @@ class Batch:
         logits = torch.tensor([row.logits for row in rows], device=device)
         slots = torch.arange(len(rows), 0, -1, device=device)  # the first and the last have no row
         last_token_ids = torch.zeros(len(rows) + 2, dtype=torch.int64, device=device)
-        count = range(len(rows))
-        columns: tuple[tuple[list, float], ...] = (  # by row, and of a slot without one
-            ([row.temperature for row in rows], 1.0),
-            ([row.top_k for row in rows], 1),
-            ([row.top_p for row in rows], 0.5),
-            ([0.0 for _ in rows], 0.5),
-            ([7919 * i - 99 for i in count], 1),
-            ([i % 5 for i in count], 3),
-        )
-        state = SamplingState(
-            *(
-                torch.tensor(
-                    [free, *numbers[::-1], free],
-                    dtype=torch.float64 if isinstance(free, float) else torch.int64,
-                    device=device,
-                )
-                for numbers, free in columns
-            )
-        )
+        draw_with = [
+            (row.temperature, row.top_k, row.top_p, 0.0, 7919 * i - 99, i % 5) for i, row in enumerate(rows)
+        ]
+        columns = zip(NOBODYS, *draw_with[::-1], NOBODYS, strict=True)
+        state = SamplingState(*(torch.from_numpy(np.array(column)).to(device) for column in columns))
         is_filtered = any(row.is_filtered for row in rows)
         return cls(tuple(rows), logits, sample_greedy(logits), slots, last_token_ids, state, is_filtered)
 
@@ -117,14 +105,11 @@ def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
     """A mixed batch of rows like those of a model."""
     generator = torch.Generator().manual_seed(12)
     ways = (
-        (0.0, 0, 1.0),
+        (0.0, 5, 0.5),
         (0.8, 0, 1.0),
         (0.8, 0, 0.95),
         (1.3, 40, 1.0),
         (0.7, 50, 0.9),
-        (0.0, 5, 0.5),
-        (1e-3, 3, 0.3),
-        (30.0, 0, 0.999),
         (1.1, 400, 1.0),
     )
     logits = (3 * torch.randn(len(ways), vocab_size, generator=generator)).tolist()

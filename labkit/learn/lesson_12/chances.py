@@ -1,6 +1,5 @@
-"""Lesson 12: whether tokens are drawn as often as they should be, and when rounding moves a cut."""
+"""Lesson 12: whether tokens are drawn as often as they should be."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,37 +9,11 @@ from torch import Tensor
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import draw_plain
 from labkit.kernels.distribution import warp
-from labkit.kernels.sampling import crossing, kept_by_top_p
 from labkit.learn.lesson_12.cases import Batch, Row
 from labkit.learn.lesson_12.cost import MANNERS
-from labkit.learn.lesson_12.samplers import top_p_by_sort
 
 FEWEST = 5  # expected draws of a token that is counted by itself
 NORMAL = 3.0902  # standard deviations of a normal number that one in 1,000 is above
-
-
-# --- rounding --------------------------------------------------------------------------------------------
-
-
-def sizes_that_differ(top_p: float, sizes: Iterable[int]) -> dict[str, int]:
-    """For how many sizes of a vocabulary whose tokens are all alike a search keeps other tokens by top-p than
-    a sort does, by how the search adds."""
-    differing = {"float64 sums": 0, "float32 sums": 0}
-    top_ps = torch.tensor([top_p], dtype=torch.float64)
-    for size in sizes:
-        scores = torch.zeros(1, size)
-        by_sort = top_p_by_sort(scores, top_ps).isfinite()
-        cut = crossing(torch.arange(size)[None], scores.softmax(dim=-1), (1 - top_ps).float())
-        kept = {
-            "float64 sums": kept_by_top_p(scores, top_ps),
-            "float32 sums": torch.arange(size)[None] >= cut[:, None],
-        }
-        for name, mask in kept.items():
-            differing[name] += not torch.equal(mask, by_sort)
-    return differing
-
-
-# --- frequencies -----------------------------------------------------------------------------------------
 
 
 def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:

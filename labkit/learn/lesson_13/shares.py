@@ -59,15 +59,6 @@ def largest(pieces: Sequence[int], shares: Sequence[int]) -> int:
     return max(-(-n // count) for n, count in zip(pieces, shares, strict=True))
 
 
-def programs_of(pieces: Sequence[int], shares: Sequence[int]) -> list[tuple[int, int]]:
-    """Row and pieces of each program, row by row: equal shares, of which the last has what is left."""
-    programs = []
-    for row, (n, count) in enumerate(zip(pieces, shares, strict=True)):
-        size = max(1, -(-n // count))
-        programs += [(row, min(size, n - first)) for first in range(0, max(n, 1), size)]
-    return programs
-
-
 # --- the reader's ------------------------------------------------------------------------------------------
 
 CASES: tuple[tuple[tuple[int, ...], int], ...] = (

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 pytest.importorskip("triton")
 
 from labkit.kernels.triton_runtime import triton_status
-from labkit.learn.lesson_11.exercises import check_machine_code, held_kernel, read_machine_code
+from labkit.learn.lesson_11.exercises import bytes_before_wait, check_machine_code, held_kernel
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,5 +47,5 @@ def test_a_likely_mistake_is_refused_with_what_a_thread_has_loaded(before, after
 
 def test_loads_before_the_wait_are_counted_with_their_width():
     text = "LDG.E.128 R4, a ;\nLDG.E R8, b ;\n@P0 LDG.E.U16 R9, c ;\n"
-    assert read_machine_code(text + "ACQBULK ;\nLDG.E.64 R2, d ;\n") == (True, 22)
-    assert read_machine_code(text) == (False, 0)
+    assert bytes_before_wait(text + "ACQBULK ;\nLDG.E.64 R2, d ;\n") == 22
+    assert bytes_before_wait(text) is None
