@@ -130,14 +130,12 @@ CASES = (
         "a row draws with its own random number",
         (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
         "It draws the first token whose cumulated probability is above the number: count those that are not. "
-        "Write the token into token_ids, in place. A row's parameters are those of its slot: "
-        "`column[slot_mapping]`.",
+        "Write the token into token_ids, in place.",
     ),
     Case(
         "a row that does not draw keeps its token",
         (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
-        "At temperature 0 token_ids already has the likeliest token, and keeps it: `torch.where` chooses per "
-        "row. A row's parameters are those of its slot: `column[slot_mapping]`.",
+        "At temperature 0 token_ids already has the likeliest token: `torch.where` chooses per row.",
     ),
     Case(
         "a row without finite logits has no token, and changes no other row",
