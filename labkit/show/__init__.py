@@ -8,7 +8,6 @@ from labkit.show.bars import (
     draw_measured,
     draw_progress,
     draw_runs,
-    draw_share_sizes,
     draw_staircase,
     draw_step_parts,
 )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from labkit.results import Comparison
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
-from labkit.show.marks import beside, key_below, keys, name_rows, write
+from labkit.show.marks import beside, keys, name_rows, write
 from labkit.show.style import figure, is_wide, panels, styled
 
 NEAR = 2.0  # a guess within this factor is near
@@ -86,26 +86,6 @@ def draw_measured(
     axes.grid(axis="x")
     axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
-    return fig
-
-
-@styled
-def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row: int) -> Figure:
-    """Draw the programs of one head by name, a bar for each: as high as the pieces that it reads.
-
-    programs: row and pieces of each. long_row: the row that stands out. Raises ValueError if there is none.
-    """
-    fig, all_axes = panels(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True)
-    for axes, (name, each) in zip(all_axes, programs.items(), strict=True):
-        colours = [ORANGE if row == long_row else BLUE for row, _ in each]
-        axes.bar(range(len(each)), [pieces for _, pieces in each], 0.8, color=colours)
-        longest = max(pieces for _, pieces in each)
-        axes.axhline(longest, color=INK, lw=1, ls="--")
-        axes.set_title(f"{name}: {len(each)} programs per head, the longest reads {longest} pieces")
-        axes.set_ylabel("pieces")
-        axes.grid(axis="y")
-    all_axes[-1].set_xlabel("program")
-    key_below(fig, {f"row {long_row}, the long one": ORANGE, "all other rows": BLUE}, 2)
     return fig
 
 

@@ -1,4 +1,4 @@
-"""Compile a kernel for a Hopper GPU, which need not be there, and print what the GPU would run.
+"""Compile a kernel for a Hopper GPU, which need not be there, and print the machine code.
 
     python compile_for_hopper.py FILE KERNEL BLOCK_N K
 
@@ -6,41 +6,28 @@ A process of its own, which imports nothing of labkit: where there is no GPU, la
 interpreter on, and a kernel of the interpreter's cannot be compiled.
 """
 
-import importlib.util
-import subprocess
+import runpy
 import sys
-import tempfile
 
 POINTERS = {"x_ptr": "*fp16", "weight_ptr": "*fp16", "out_ptr": "*fp32"}
 
 
 def main() -> None:
-    """Print the program's use of registers and memory, a line, and its machine code."""
+    """Print the program's machine code."""
     import triton  # there may be none, and every module of labkit can be imported
-    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     path, name, block_n, inputs = sys.argv[1:]
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    kernel = getattr(module, name)
+    kernel = runpy.run_path(path)[name]
     values = {"K": int(inputs), "BLOCK_N": int(block_n), "EARLY": True}
-    signature = {argument: POINTERS.get(argument, "constexpr") for argument in kernel.arg_names}
-    places = {argument: (i,) for i, argument in enumerate(kernel.arg_names)}
     source = ASTSource(
         kernel,
-        signature,
-        {places[argument]: value for argument, value in values.items() if argument in places},
-        {places[argument]: [["tt.divisibility", 16]] for argument in POINTERS if argument in places},
+        {argument: POINTERS.get(argument, "constexpr") for argument in kernel.arg_names},
+        {argument: value for argument, value in values.items() if argument in kernel.arg_names},
+        {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name in POINTERS},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        for tool, option in ((knobs.nvidia.cuobjdump, "-res-usage"), (knobs.nvidia.nvdisasm, "-c")):
-            print(subprocess.run([tool.path, option, file.name], capture_output=True, text=True).stdout)
+    print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["sass"])
 
 
 if __name__ == "__main__":

@@ -1,16 +1,52 @@
-"""Lesson 11: the step that the reader's part is built on, and steps that break one of its contracts."""
+"""Lesson 11: what the reader's parts are built on, parts that break a contract, and two products at once."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import permutations
 
 import torch
 from torch import Tensor
 
 from labkit.engine.step.fused import FusedDeviceStep
-from labkit.engine.step.lanes import NUM_LANES, HalfStep, Lane, LanedDeviceStep, Run
+from labkit.engine.step.lanes import HalfStep, Lane, LanedDeviceStep, Run
 from labkit.engine.step.slots import DeviceSlots
-from labkit.learn.exercise import BrokenContract
 from labkit.model import Network
+
+# --- a program that may begin before the kernel in front of it has ended -------------------------------
+
+
+class SimulatedProgram:
+    """One program of a kernel that was started early: the kernel before it may still write x.
+
+    `wait()` returns when that kernel has ended. `load(tensor, rows)` returns the values of these rows as they
+    are in memory now, and keeps them in registers. rows: a slice; all rows by default.
+    """
+
+    def __init__(self, kernel_before: Callable[[], None]) -> None:
+        self._kernel_before = kernel_before
+        self.has_waited = False
+        self.loaded_early: list[tuple[Tensor, range]] = []  # before the wait: tensor, and its rows
+
+    def wait(self) -> None:
+        """Wait until the kernel before has ended."""
+        self._kernel_before()
+        self.has_waited = True
+
+    def load(self, tensor: Tensor, rows: slice = slice(None)) -> Tensor:
+        """The values of these rows, as they are in memory now."""
+        if not self.has_waited:
+            self.loaded_early.append((tensor, range(len(tensor))[rows]))
+        return tensor[rows].clone()
+
+
+def waits_first(program: SimulatedProgram, weight: Tensor, rows: slice) -> Tensor:
+    """A program's rows of the weight, loaded after the wait: as on the rung below."""
+    program.wait()
+    return program.load(weight, rows)
+
+
+# --- a step in two halves --------------------------------------------------------------------------------
 
 
 class InHalves(LanedDeviceStep):
@@ -30,7 +66,7 @@ class InHalves(LanedDeviceStep):
         pairs = zip(self.halves, parts, strict=True)
         runs = [partial(half.through_layers, rows, max_context_len) for half, rows in pairs]
         if self.streams.are_captured:
-            return self.joined(both_outputs(self.beside_each_other(*runs)))
+            return self.joined(self.beside_each_other(*runs))
         return self.joined([run() for run in runs])
 
     def cut(self, slot_mapping: Tensor) -> Sequence[Tensor]:
@@ -44,24 +80,6 @@ class InHalves(LanedDeviceStep):
     def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
         """A step for each part of a batch, to launch its layers."""
         return [HalfStep(self, lane) for lane in lanes]
-
-
-def both_outputs(returned: object) -> Sequence[Tensor]:
-    """What `beside_each_other` returned. Raises BrokenContract unless that is the outputs of both halves."""
-    is_pair = isinstance(returned, list | tuple) and len(returned) == NUM_LANES
-    if is_pair and all(isinstance(output, Tensor) for output in returned):
-        return returned
-    raise BrokenContract(
-        f"both halves are launched: `beside_each_other` returns {shown(returned)}, expected [Tensor, "
-        "Tensor]: what `first()` returns, and what `second()` does. `joined` puts them together."
-    )
-
-
-def shown(value: object) -> str:
-    """What a piece returned, for a verdict: how many of what."""
-    if not isinstance(value, list | tuple):
-        return type(value).__name__
-    return f"a {type(value).__name__} of {len(value)}: {', '.join(type(item).__name__ for item in value)}"
 
 
 class SharesAWorkspace(InHalves):
@@ -79,3 +97,46 @@ class ForgetsTheJoin(InHalves):
         with self.streams.launching_in(self.streams.side):
             there = second()
         return [first(), there]
+
+
+# --- two launches of a split-K product at once, in one workspace or two --------------------------------
+
+PARTS = ((1, 2), (10, 20))  # what the two programs of each launch add up
+RIGHT = tuple(map(sum, PARTS))
+
+
+def told(num_workspaces: int) -> str:
+    """In how many of the orders in which a GPU may run their programs both launches make the right sum, and
+    the wrong outcome that most of the others have.
+
+    num_workspaces: 1, which both share, or 2.
+    """
+    orders = sorted(set(permutations((0, 1, 2, 3) * 2)))
+    found = Counter(outcome(order, num_workspaces) for order in orders)
+    total = sum(found.values())
+    text = f"{found.pop(RIGHT, 0):,} of {total:,} orders right"
+    if not found:
+        return text
+    ((wrong, times),) = found.most_common(1)
+    return f"{text}; {times:,} make {wrong[0]} and {wrong[1]}, not {RIGHT[0]} and {RIGHT[1]}"
+
+
+def outcome(order: Sequence[int], num_workspaces: int) -> tuple[int | None, ...]:
+    """What both launches make if their four programs act in this order; None for a launch in which no program
+    took itself for the last one. A program first leaves its part. Then it counts itself, and if it is the
+    last to arrive, it adds up all parts and sets the counter back."""
+    workspaces = [[0, 0] for _ in range(num_workspaces)]
+    arrived = [0] * num_workspaces
+    made: list[int | None] = [None, None]
+    have_left: set[int] = set()
+    for program in order:
+        launch, number = divmod(program, 2)
+        its = launch % num_workspaces
+        if program not in have_left:
+            have_left.add(program)
+            workspaces[its][number] = PARTS[launch][number]
+            continue
+        arrived[its] += 1
+        if arrived[its] == len(PARTS[launch]):
+            made[launch], arrived[its] = sum(workspaces[its]), 0
+    return tuple(made)

@@ -20,16 +20,13 @@ def steps_table(loads: Sequence[tuple[int, str]], variants: Mapping[str, str]) -
     us = {(s.rows, s.tokens, s.variant): s.us for s in STEPS.part("steps").samples}
     rows = {}
     for num_rows, tokens in loads:
-        first = us[num_rows, tokens, next(iter(variants.values()))]
-        times = {name: us.get((num_rows, tokens, variant)) for name, variant in variants.items()}
-        rows[f"{num_rows} × {tokens}"] = {name: _change(time, first) for name, time in times.items()}
+        row = rows[f"{num_rows} × {tokens}"] = dict.fromkeys(variants, "")
+        before = us[num_rows, tokens, next(iter(variants.values()))]
+        for name, variant in variants.items():
+            if time := us.get((num_rows, tokens, variant)):
+                change = f" ({100 * (time / before - 1):+.1f} %)" if time != before else ""
+                row[name] = f"{time:.0f}{change}"
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × tokens")
-
-
-def _change(us: float | None, before: float) -> str:
-    if us is None:
-        return ""
-    return f"{us:.0f}" if us == before else f"{us:.0f} ({100 * (us / before - 1):+.1f} %)"
 
 
 def products_of(model: str, num_rows: int, variants: Variants = HELD) -> list[SimpleNamespace]:
@@ -74,34 +71,20 @@ def _products_table(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests"])
 
 
-def ring_runs_table() -> pd.DataFrame:
-    """A row per load of rung 14: tokens per second of decoding with the tiles before and with rings, the
-    median of the runs and the fewest and most."""
-    rows = {
-        (s.model.removeprefix("random:"), f"{s.rows} × {s.tokens}"): {
-            "before (tokens/s)": _spread(s.before),
-            "with rings (tokens/s)": _spread(s.after),
-            "times as fast": f"{median(s.after) / median(s.before):.2f}",
-        }
-        for s in RINGS.part("runs").samples
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["model", "requests × new tokens"])
-
-
 def whole_table() -> pd.DataFrame:
     """A row per load of rung 11: tokens per second in two halves and whole, the median of the runs and the
     fewest and most."""
+
+    def spread(rates: Sequence[int]) -> str:
+        return f"{median(rates):,.0f} ({min(rates):,} to {max(rates):,})"
+
     rates = {(s.rows, s.tokens, s.variant): s.tokens_per_s for s in WHOLE.part("whole").samples}
     rows = {}
     for num_rows, tokens in dict.fromkeys((num_rows, tokens) for num_rows, tokens, _ in rates):
         halves, whole = (rates[num_rows, tokens, variant] for variant in ("halves", "whole"))
         rows[f"{num_rows} × {tokens}"] = {
-            "two halves (tokens/s)": _spread(halves),
-            "whole (tokens/s)": _spread(whole),
+            "two halves (tokens/s)": spread(halves),
+            "whole (tokens/s)": spread(whole),
             "whole, times as fast": f"{median(whole) / median(halves):.2f}",
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × new tokens")
-
-
-def _spread(rates: Sequence[int]) -> str:
-    return f"{median(rates):,.0f} ({min(rates):,} to {max(rates):,})"

@@ -1,23 +1,22 @@
-"""Lesson 12: what a sampler and a search cost, counted and timed."""
+"""Lesson 12: what a sampler and a search cost, counted and timed, and how often each token is drawn."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.utils._pytree import tree_leaves
 
 from labkit.bench import in_turn
-from labkit.engine.sampling import sample_any
 from labkit.engine.step.samplers import DrawFunction
-from labkit.kernels import SamplingState, draw_plain, draw_triton, triton_status
-from labkit.learn.lesson_12.cases import Batch, Row
+from labkit.kernels import draw_plain, draw_triton, triton_status
+from labkit.kernels.distribution import warp
+from labkit.learn.lesson_12.samplers import Batch, Row, draw_sorted
 from labkit.learn.measured import BELOW, PACKAGE, YOURS, Measured
-from labkit.watch.operators import OperatorMode
+from labkit.watch.operators import OperatorMode, tensors_of
 
 # --- what a sampler costs for logits of GPT-2's vocabulary: counted on any machine, and timed ----------
 
@@ -31,31 +30,14 @@ MANNERS: dict[str, tuple[float, int, float]] = {  # temperature, top-k, top-p
 GREEDY = (0.0, 0, 1.0)
 
 
-def draw_sorted(
-    logits: Tensor,
-    token_ids: Tensor,
-    slot_mapping: Tensor,
-    last_token_ids: Tensor,
-    state: SamplingState,
-    is_filtered: bool,
-) -> None:
-    """The rung below, called as a sampler is: every row is sorted twice, even if it does not draw."""
-    of_rows = state.at(slot_mapping)
-    token_ids.copy_(sample_any(logits, of_rows))
-    last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-    state.draws[slot_mapping] = of_rows.draws + 1
-
-
 def large_batch(
     manner: str, batch_size: int, device: torch.device | str = "cpu", drawing: int | None = None
 ) -> Batch:
     """Random logits [batch_size, VOCAB_SIZE]; the first `drawing` rows draw in this manner, or all do."""
     drawing = batch_size if drawing is None else drawing
     rows = [Row((0.0, 1.0), *(MANNERS[manner] if b < drawing else GREEDY)) for b in range(batch_size)]
-    small = Batch.of(rows, any(row.is_filtered for row in rows), device)
-    generator = torch.Generator().manual_seed(0)
-    logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=generator)
-    return replace(small, logits=logits.to(device))
+    logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
+    return replace(Batch.of(rows, device), logits=logits.to(device))
 
 
 # --- counted ---------------------------------------------------------------------------------------------
@@ -72,8 +54,8 @@ class Traffic(OperatorMode):
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         self.sorts += func.overloadpacket.__name__ == "sort"
-        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        self.num_bytes += sum(t.numel() * t.element_size() for t in read if t.numel() >= self.least)
+        read = tensors_of((args, kwargs))
+        self.num_bytes += sum(tensor.nbytes for tensor in read if tensor.numel() >= self.least)
 
 
 def traffic(draw: DrawFunction, batch: Batch) -> Traffic:
@@ -97,9 +79,6 @@ def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.
     return table
 
 
-# --- timed -----------------------------------------------------------------------------------------------
-
-
 def seconds_of(draw: DrawFunction, batch: Batch) -> float:
     """How long a sampler takes, until the device is done with it."""
 
@@ -116,25 +95,20 @@ def seconds_of(draw: DrawFunction, batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Timed:
-    """The rung below, the reader's sampler and the package's, on this device."""
+    """The rung below, the reader's sampler and the package's (a kernel where one runs on a GPU), on this
+    device."""
 
     device: torch.device
     batch_size: int
 
-    def draws(self, mine: DrawFunction) -> dict[str, DrawFunction]:
-        """The three, by name; the package's is the kernel where one runs on a GPU."""
-        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
-        return {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
-
     def measure(self, mine: DrawFunction, manner: str, rounds: int, drawing: int | None = None) -> Measured:
         """Time the three in turn, each after a call that is not timed."""
         batch = large_batch(manner, self.batch_size, self.device, drawing)
-        draws = self.draws(mine)
+        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
+        draws = {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
         for draw in draws.values():
             seconds_of(draw, batch)
-        runs: Sequence[list[float]] = in_turn(
-            [lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds
-        )
+        runs = in_turn([lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds)
         return Measured(self.batch_size, dict(zip(draws, runs, strict=True)))
 
 
@@ -148,7 +122,6 @@ def sorts_in_words(draw: DrawFunction) -> str:
 
 FLOAT32, FLOAT16 = 32, 16  # bits
 GUESSES_EACH = 3  # that the kernel asks for in one pass
-BITS_OF_A_DIGIT = 8  # of a radix selection
 
 
 class Guess(NamedTuple):
@@ -185,6 +158,46 @@ def passes(bits: int, top_k: bool, top_p: bool) -> int:
     return search * top_k + (1 + search) * top_p + 1
 
 
-def digits(bits: int) -> int:
-    """Digits of a number, which a radix selection counts one after another, and a radix sort sorts by."""
-    return -(-bits // BITS_OF_A_DIGIT)
+# --- whether tokens are drawn as often as they should be -------------------------------------------------
+
+FEWEST = 5  # expected draws of a token that is counted by itself
+NORMAL = 3.0902  # standard deviations of a normal number that one in 1,000 is above
+
+
+def judged(draw: DrawFunction, manner: str, num_draws: int = 20_000, vocab_size: int = 200) -> str:
+    """Draw from one row again and again, and say in words whether the counts are as expected."""
+    row = Row((0.0, 1.0), *MANNERS[manner])
+    small = Batch.of((row,) * num_draws)
+    logits = 3 * torch.randn(1, vocab_size, generator=torch.Generator().manual_seed(1))
+    batch = replace(small, logits=logits.expand(num_draws, vocab_size).contiguous())
+    batch.give(draw)
+    shares = warp(logits, batch.of_rows.at(slice(1)))[0].double()
+    counts = torch.bincount(batch.token_ids, minlength=vocab_size).double()
+    statistic, degrees = chi_square(counts, num_draws * shares)
+    part = 2 / (9 * degrees)
+    # What one statistic in 1,000 is above, if all is right (Wilson and Hilferty, 1931).
+    limit = degrees * (1 - part + NORMAL * part**0.5) ** 3
+    verdict = "as expected" if statistic <= limit else "not as expected"
+    return (
+        f"{manner}: {int((shares > 0).sum())} tokens, {degrees} degrees, "
+        f"chi-square {statistic:.1f}, limit {limit:.1f}: {verdict}"
+    )
+
+
+def chi_square(counts: Tensor, expected: Tensor) -> tuple[float, int]:
+    """The statistic of counts, and its degrees of freedom. Tokens that are expected seldom are counted as
+    one; a count of a token that is never expected makes it infinite."""
+    if (counts[expected == 0] > 0).any():
+        return float("inf"), int((expected > 0).sum()) - 1
+    is_seldom = expected < FEWEST
+    observed = torch.cat([counts[~is_seldom], counts[is_seldom].sum()[None]])
+    wanted = torch.cat([expected[~is_seldom], expected[is_seldom].sum()[None]])
+    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
+    return float(((observed - wanted) ** 2 / wanted).sum()), len(wanted) - 1
+
+
+def one_too_many(*arguments: Any) -> None:
+    """Cuts top-k one token too late."""
+    *tensors, state, is_filtered = arguments
+    late = state._replace(top_ks=state.top_ks + (state.top_ks > 0).long())
+    draw_plain(*tensors, late, is_filtered)

@@ -1,85 +1,151 @@
 """Lesson 12: tokens that are drawn without a sort."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch._ops import OpOverload
-from torch.overrides import TorchFunctionMode
 
-from labkit.engine import SamplingParams
 from labkit.engine.step.samplers import DrawFunction
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
-from labkit.learn.gates.schedule import GREEDY
-from labkit.learn.lesson_12.cases import (
-    FILTERED,
-    NOBODYS,
-    SUM_OF_SIX,
-    UNFILTERED,
-    WHOLE_VOCABULARY,
-    Batch,
-    Case,
-)
-from labkit.watch.operators import OperatorMode, tensors_of
+from labkit.learn.gates.resident import MIXED
+from labkit.learn.lesson_12.samplers import Batch, Row
+from labkit.watch.operators import OperatorMode
 
-DRAWING = replace(GREEDY, temperature=0.8, seed=3)
-SAMPLINGS: tuple[SamplingParams, ...] = (
-    GREEDY,
-    DRAWING,
-    replace(DRAWING, top_k=5, seed=2**40),
-    GREEDY,
-    replace(DRAWING, temperature=1.2, top_p=0.9),
-    replace(DRAWING, temperature=1.5, top_k=20, top_p=0.8, seed=-1),
+# --- rows of logits on which a wrong sampler shows -------------------------------------------------------
+
+NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
+
+
+class Case(NamedTuple):
+    """Rows of one batch, all of one vocabulary, each drawn with several random numbers; the contract that
+    they are about, and a hint."""
+
+    contract: str
+    rows: tuple[Row, ...]
+    hint: str
+
+
+def logs(*shares: float) -> tuple[float, ...]:
+    """Logits of these probabilities at temperature 1."""
+    return tuple(math.log(share) for share in shares)
+
+
+def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
+    """A mixed batch of rows like those of a model."""
+    generator = torch.Generator().manual_seed(12)
+    ways = (
+        (0.0, 5, 0.5),
+        (0.8, 0, 1.0),
+        (0.8, 0, 0.95),
+        (1.3, 40, 1.0),
+        (0.7, 50, 0.9),
+        (1.1, 400, 1.0),
+    )
+    logits = (3 * torch.randn(len(ways), vocab_size, generator=generator)).tolist()
+    return tuple(Row(tuple(each), *way) for each, way in zip(logits, ways, strict=True))
+
+
+STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
+BELOW_MINUS_1 = -1.0 - 2.0**-23  # the float32 next to -1
+NEVER = -200.0  # a logit whose probability is 0
+AT_THE_LIMIT = "a sum that is 1 - p itself may go"
+ROUNDED_ONCE = (
+    "The limit is `(1 - top_ps).float()`. Add the weights in float64, and round the sum once, by `.float()`, "
+    "before it is compared."
 )
+UNEQUAL = logs(0.3, 0.15, 0.5, 0.05)
+CASES = (
+    Case(
+        "a row draws with its own random number",
+        (Row(STEPS, temperature=1.0), Row((0.0, 0.0, 0.0, 0.0, 0.0), temperature=0.7)),
+        "It draws the first token whose cumulated probability is above the number: count those that are not. "
+        "Write the token into token_ids, in place.",
+    ),
+    Case(
+        "a row that does not draw keeps its token",
+        (Row((2.0, 0.5, 2.0, 1.0, 2.0)), Row((4.0, 3.9, 3.8, 3.7, 3.6), temperature=1.0)),
+        "At temperature 0 token_ids already has the likeliest token: `torch.where` chooses per row.",
+    ),
+    Case(
+        "a row without finite logits has no token, and changes no other row",
+        (
+            Row(STEPS, temperature=1.0),
+            Row((0.5, math.nan, 2.0, 1.0, 0.0), temperature=1.0),
+            Row((0.5, math.inf, 2.0, 1.0, 0.0), temperature=1.0),
+        ),
+        "Its token_ids is -1 when you get it, and must stay -1.",
+    ),
+    Case(
+        "top-k keeps the k of largest score",
+        (
+            *(Row(STEPS, 1.5, top_k=k) for k in (3, 1, 4)),
+            Row((BELOW_MINUS_1, 0.0, -1.0, -3.0, -4.0), 1.0, top_k=2),
+            Row((0.0, -1.0, BELOW_MINUS_1, -3.0, -4.0), 1.0, top_k=2),
+        ),
+        "The cut is the k-th largest: V - k are smaller. Look at the limit, at whether the weight must be "
+        "above it, and at what is returned: when nothing is left to halve, the cut is `high`.",
+    ),
+    Case(
+        "a tie with the k-th is kept",
+        (Row((0.0, 1.0, 1.0, 1.0, 2.0), 2.0, top_k=2), Row((3.0, 3.0, 3.0, 3.0, 3.0), 1.0, top_k=1)),
+        "Drop the scores below the cut, not everything after the first k in some order.",
+    ),
+    Case(
+        "the token that crosses p is kept",
+        tuple(Row(UNEQUAL, 1.0, top_p=p) for p in (0.6, 0.9, 0.01)),
+        "Drop tokens, the least likely first, as long as all dropped ones together have no more than 1 - p.",
+    ),
+    Case(
+        "at the top-p cut the less likely token goes first, and of equal ones the lower id",
+        (
+            Row((1.0,) * 8, 1.0, top_p=0.5),
+            Row((0.0, 2.0, 2.0, 2.0, 0.0, 2.0, 2.0, 0.0), 1.0, top_p=0.6),
+            Row((-1.0, BELOW_MINUS_1, 0.0, *[NEVER] * 5), 1.0, top_p=0.7),
+            Row((BELOW_MINUS_1, -1.0, 0.0, *[NEVER] * 5), 1.0, top_p=0.7),
+        ),
+        "No two keys may be equal, and the id may count only among equal scores: multiply the score's key by "
+        "V, and then add the id.",
+    ),
+    Case(
+        AT_THE_LIMIT,
+        (Row((0.0,) * 6, 1.0, top_p=0.5), Row((*[0.0] * 5, NEVER), 1.0, top_p=0.8)),
+        ROUNDED_ONCE,
+    ),
+    Case(
+        "rows of any kind draw the tokens of the rung below",
+        random_rows(),
+        "The batch has every kind of row, of 300 tokens. Top-k is off at 0 and at more than there are, and "
+        "top-p at 1.",
+    ),
+)
+MANY_TIES = Case(  # a sort need not keep their order
+    AT_THE_LIMIT, (Row((0.0,) * 60, 1.0, top_p=0.9),), f"Six of the 60 equal tokens go. {ROUNDED_ONCE}"
+)
+
+# --- what is asked of a sampler --------------------------------------------------------------------------
+
 SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "unique_dim", "median", "mode")
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
-HANDED_OUT = ("tolist", "numpy", "__array__", "cpu")  # methods that no operator is dispatched for on a CPU
-LARGEST = 16  # numbers of one operator per logit; a search may try some guesses at once
-MOST_UNFILTERED = 150  # operators of a batch in which nothing is searched for; a search has hundreds
 
 
 class Operators(OperatorMode):
-    """The operators that a sampler asks for, by name: how many, those that must not be, and how many numbers
-    the largest one makes."""
+    """The operators that a sampler asks for and must not, by name."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = self.largest = 0
         self.sorting: list[str] = []
         self.reading: list[str] = []
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         name = func.overloadpacket.__name__
-        self.count += 1
-        self.largest = max(self.largest, *(made.numel() for made in tensors_of(out)), 0)
         if name.removesuffix("_") in SORTS or name.removesuffix("2") in SORTS:
             self.sorting.append(name)
-        if name in READS or (name in ("index", "index_put_", "index_put") and chooses_rows(*args)):
+        is_by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if name in READS or is_by_mask:  # by a mask, the host waits to know how many there are
             self.reading.append(name)
-
-
-class HandedOut(TorchFunctionMode):
-    """The methods called inside the block that give a tensor's numbers to the host, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(
-        self, func: Callable, types: object, args: tuple = (), kwargs: dict | None = None
-    ) -> object:
-        if getattr(func, "__name__", "") in HANDED_OUT:
-            self.names.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-def chooses_rows(indexed: Tensor, indices: Sequence[Tensor | None], values: Tensor | None = None, *_) -> bool:
-    """Whether an index picks as many numbers as a mask has places: on a GPU the host waits to know."""
-    is_mask = any(index is not None and index.dtype == torch.bool for index in indices)
-    return is_mask and (values is None or values.numel() > 1)
 
 
 def sampler_of(build: Build) -> tuple[DrawFunction, torch.device]:
@@ -92,16 +158,14 @@ def sampler_of(build: Build) -> tuple[DrawFunction, torch.device]:
 
 def rows_are_drawn(build: Build) -> None:
     """Raise BrokenContract if a case's rows are not drawn as on the rung below."""
-    draw, device = sampler_of(build)
-    for case in (*UNFILTERED, *FILTERED):
-        check_case(case, draw, device)
+    for case in CASES:
+        check_case(case, *sampler_of(build))
 
 
-def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> None:
-    """Raise BrokenContract if a sampler draws other tokens in a case, or leaves slots otherwise."""
-    batch = case.batch(device)
-    before, numbers, expected = batch.state.draws.clone(), batch.numbers.tolist(), batch.drawn()
-    logits = batch.logits.clone()
+def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
+    """Raise BrokenContract if a sampler draws other tokens in a case, or changes the logits."""
+    batch = Batch.of(case.rows * NUMBERS_EACH, device)
+    numbers, expected, logits = batch.numbers.tolist(), batch.drawn(), batch.logits.clone()
     batch.give(draw)
     pairs = zip(batch.token_ids.tolist(), expected.tolist(), strict=True)
     for row, (token_id, wanted) in enumerate(pairs):
@@ -110,88 +174,42 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device | str) -> No
                 f"{case.contract}: row {row} of {len(numbers)} is token {token_id}, expected {wanted}. "
                 f"{case.hint} The row: {batch.rows[row]}; its random number is {numbers[row]:.4f}."
             )
-    slots = batch.slot_mapping
-    last = torch.full_like(batch.last_token_ids, NOBODYS).index_copy(0, slots, expected.clamp(min=0))
-    check_slots("last_token_ids", batch, batch.last_token_ids, last)
-    draws = before.index_add(0, slots, torch.ones_like(slots))  # one more random number for each row
-    check_slots("draws", batch, counted_where_free(batch, before), draws)
     if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
         raise BrokenContract(
             "logits are only read, but the call has changed them. Write into a copy, as `scores` is one."
         )
 
 
-def counted_where_free(batch: Batch, before: Tensor) -> Tensor:
-    """The slots' draws after the step, as if rows that drew nothing were counted: they may be or not."""
-    slots, draws = batch.slot_mapping, batch.state.draws.clone()
-    drew_nothing = (batch.of_rows.temperatures == 0) | (batch.token_ids < 0)
-    is_as_before = draws[slots] == before[slots]
-    draws[slots] += (drew_nothing & is_as_before).long()
-    return draws
-
-
-def check_slots(name: str, batch: Batch, there: Tensor, expected: Tensor) -> None:
-    """Raise BrokenContract if a slot holds another number than expected."""
-    row_of = {slot: row for row, slot in enumerate(batch.slot_mapping.tolist())}
-    for slot in (there != expected).nonzero()[:, 0].tolist():
-        whose = f"row {row_of[slot]}" if slot in row_of else "no row of the batch"
-        raise BrokenContract(
-            f"a slot is what its row made of it: {name}[{slot}], of {whose}, is {there[slot].item()} after "
-            f"the step, expected {expected[slot].item()}. The slot that slot_mapping names has its row's "
-            "token, and counts one random number more if the row draws; no other slot is written to."
-        )
-
-
 def nothing_is_sorted(build: Build) -> None:
-    """Raise BrokenContract for an operator that sorts, that the host must wait for, or that compares each
-    token with each, and for a search in a batch that has no filter."""
+    """Raise BrokenContract for an operator that sorts, or that the host must wait for."""
     draw, device = sampler_of(build)
-    for case in (FILTERED[-1], UNFILTERED[0]):
-        batch = Batch.of(case.rows, case.is_filtered, device)
-        with HandedOut() as handed_out, Operators() as seen:
-            batch.give(draw)
-        reading = seen.reading + handed_out.names
-        if seen.sorting:
-            raise BrokenContract(
-                f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` "
-                f"({len(seen.sorting)} times in a {'filtered' if case.is_filtered else 'plain'} batch), "
-                "expected no sort and no top-k operator. The tokens are right; now find them without a sort."
-            )
-        if reading:
-            raise BrokenContract(
-                f"the host reads nothing: the sampler asked for `{reading[0]}`, for which the host "
-                "waits for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, "
-                "no `.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
-            )
-        if seen.largest > LARGEST * (num_logits := sum(len(row.logits) for row in case.rows)):
-            raise BrokenContract(
-                f"a token is not compared with every other: for {num_logits:,} logits one operator makes "
-                f"{seen.largest:,} numbers. With GPT-2's 50,257 tokens that would be billions per row. A "
-                "guess of the cut is compared with each token once."
-            )
-    if seen.count > MOST_UNFILTERED:
+    with Operators() as seen:
+        Batch.of(CASES[-1].rows, device).give(draw)
+    if seen.sorting:
         raise BrokenContract(
-            f"without a filter nothing is searched for: a batch in which rows only have a temperature took "
-            f"{seen.count} operators, expected at most {MOST_UNFILTERED}. `is_filtered` says whether any row "
-            "has top-k or top-p."
+            f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` ({len(seen.sorting)} times in a "
+            "filtered batch), expected no sort and no top-k operator. The tokens are right; now find them "
+            "without a sort."
+        )
+    if seen.reading:
+        raise BrokenContract(
+            f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host waits "
+            "for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, no "
+            "`.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
         )
 
 
 def many_ties_are_cut(build: Build) -> None:
-    """Raise BrokenContract if rows of many equal scores are not drawn as they should be.
-
-    After `nothing_is_sorted`, because a sort need not keep their order, and a sampler that compares every
-    token with every other would need a machine's whole memory here.
-    """
+    """Raise BrokenContract if rows of many equal scores are not drawn as they should be: after a sort, which
+    need not keep their order, is refused."""
     draw, device = sampler_of(build)
     if device.type == "cpu":  # elsewhere a probability's last bit may be another
-        check_case(SUM_OF_SIX, draw, device)
-    check_case(WHOLE_VOCABULARY, draw, device)
+        check_case(MANY_TIES, draw, device)
 
 
 GATE = Gate(
     ("sampler",),
     LADDER["11"].options,
-    samplings=SAMPLINGS,
+    samplings=MIXED,
     trials=(rows_are_drawn, nothing_is_sorted, many_ties_are_cut),
 )

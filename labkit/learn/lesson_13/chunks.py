@@ -1,13 +1,12 @@
 """Lesson 13: chunks of prompts, and texts that are made of them by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from labkit.checks import shown
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.engine.step.chunk import PackedAttention
@@ -35,17 +34,16 @@ class InRows:
 
     def __init__(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], max_tokens: int) -> None:
         """prompts: token ids of P prompts, the oldest first. num_computed: [P], how many of them have been
-        computed. max_tokens: of all prompts together. Raises BrokenContract if `share_out` or `pack` returns
-        something of another form."""
+        computed. max_tokens: of all prompts together. Raises BrokenContract if `share_out` gives a prompt
+        less than nothing, or more than it has left."""
         num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
-        counts = checked_counts(self.share_out(list(num_left), max_tokens), num_left, max_tokens)
-        made = self.pack(prompts, num_computed, counts)
-        if not isinstance(made, tuple | list) or len(made) != 3:
+        counts = plain(self.share_out(list(num_left), max_tokens))
+        if not all(0 <= count <= left for count, left in zip(counts, num_left, strict=True)):
             raise BrokenContract(
-                f"a chunk is three lists: `pack` returned {shown(made)}, expected token_ids, positions and "
-                "starts, in this order."
+                f"no prompt gets less than nothing, or more than it has left: with {num_left} tokens left, "
+                f"room for {max_tokens}, `share_out` returned {list(counts)}."
             )
-        self.token_ids, self.positions, self.starts = made
+        self.token_ids, self.positions, self.starts = self.pack(prompts, num_computed, counts)
         self.context_lens = list(num_computed)
 
     def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
@@ -63,29 +61,6 @@ class InRows:
             packed.positions.extend(range(first, first + count))
             packed.starts.append(len(packed.token_ids))
         return packed
-
-
-def checked_counts(made: object, num_left: Sequence[int], max_tokens: int) -> list[int]:
-    """The list that `share_out` returned. Raises BrokenContract unless each prompt has a number, from 0
-    to what it has left."""
-    counts = plain(made)
-    if (
-        not isinstance(counts, tuple)
-        or len(counts) != len(num_left)
-        or not all(type(count) is int and count >= 0 for count in counts)
-    ):
-        raise BrokenContract(
-            f"each prompt gets a number of tokens, maybe 0: with {list(num_left)} tokens left, room for "
-            f"{max_tokens}, `share_out` returned {shown(made)}, expected a list of {len(num_left)} whole "
-            "numbers, none of them negative."
-        )
-    for p, (count, left) in enumerate(zip(counts, num_left, strict=True)):
-        if count > left:
-            raise BrokenContract(
-                f"no prompt gets more than it has left: with {list(num_left)} tokens left, room for "
-                f"{max_tokens}, `share_out` returned {list(counts)}, and prompt {p} has {left}."
-            )
-    return list(counts)
 
 
 def pack_first(prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
@@ -150,11 +125,11 @@ def texts_by_hand(
     """
     texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
     num_first, num_computed = [len(ids) for ids in texts], [0] * len(texts)
-    by_hand = ByHand(model, texts, max_tokens + num_new)
+    compute = by_hand(model, len(texts), max(num_first) + max_tokens + num_new)
     last_logits = torch.zeros(len(texts), model.config.vocab_size)
     while any(len(ids) > done for ids, done in zip(texts, num_computed, strict=True)):
         chunk = make_chunk(texts, list(num_computed), max_tokens)
-        logits = by_hand.compute(chunk)
+        logits = compute(chunk)
         due = InRows(texts, num_computed, max_tokens).starts
         # A chunk of all tokens that are due counts as that, wherever it says that its prompts begin.
         starts = due if len(chunk.token_ids) == due[-1] else chunk.starts
@@ -165,36 +140,35 @@ def texts_by_hand(
     for _ in range(num_new):
         for ids, token_id in zip(texts, last_logits.argmax(dim=-1).tolist(), strict=True):
             ids.append(token_id)
-        last_logits = by_hand.compute(InRows(texts, [len(ids) - 1 for ids in texts], len(texts)))
+        last_logits = compute(InRows(texts, [len(ids) - 1 for ids in texts], len(texts)))
     return [model.tokenizer.decode(ids[first:]) for ids, first in zip(texts, num_first, strict=True)]
 
 
-class ByHand:
-    """A model with a paged cache in which prompt p has the p-th run of blocks."""
-
-    def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], num_more: int) -> None:
-        """num_more: tokens that there is room for after each prompt."""
-        self.network = model.network
-        each = -(-(max(map(len, prompts)) + num_more) // BLOCK_SIZE)
-        pool = KVBlockManager(
-            num_layers=model.config.num_layers,
-            num_heads=model.config.num_kv_heads,
-            head_dim=model.config.head_dim,
-            block_size=BLOCK_SIZE,
-            max_blocks_per_layer=each * len(prompts),
-            device=self.network.device,
-            dtype=self.network.dtype,
-        )
-        self.attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
-        self.tables = torch.arange(each * len(prompts), device=self.network.device).int().view(-1, each)
+def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable[[Chunk], Tensor]:
+    """What computes a chunk: the logits [P, V] after the last row of each prompt. Keys and values go to a
+    paged cache, in which prompt p has the p-th run of blocks, with room for so many tokens."""
+    network, config = model.network, model.config
+    each = -(-num_tokens // BLOCK_SIZE)
+    pool = KVBlockManager(
+        num_layers=config.num_layers,
+        num_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        block_size=BLOCK_SIZE,
+        max_blocks_per_layer=each * num_prompts,
+        device=network.device,
+        dtype=network.dtype,
+    )
+    attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
+    tables = torch.arange(each * num_prompts, device=network.device).int().view(-1, each)
 
     @torch.inference_mode()
-    def compute(self, chunk: Chunk) -> Tensor:
-        """Logits [P, V] after the last row of each prompt; keys and values go to the cache."""
+    def compute(chunk: Chunk) -> Tensor:
         token_ids, positions, starts, context_lens = (
-            torch.tensor(list(numbers), device=self.network.device)
+            torch.tensor(list(numbers), device=network.device)
             for numbers in (chunk.token_ids, chunk.positions, chunk.starts, chunk.context_lens)
         )
-        self.attention.begin(PackedRows(starts.int(), context_lens.int(), self.tables))
-        hidden = self.network(token_ids[None], positions[None], self.attention)
-        return self.network.lm_head(hidden[0, (starts[1:] - 1).clamp(min=0)]).cpu()
+        attention.begin(PackedRows(starts.int(), context_lens.int(), tables))
+        hidden = network(token_ids[None], positions[None], attention)
+        return network.lm_head(hidden[0, (starts[1:] - 1).clamp(min=0)]).cpu()
+
+    return compute

@@ -1,9 +1,8 @@
 """Lesson 13: steps of an engine that serves, counted."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 from torch import Tensor
@@ -20,7 +19,7 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.show import JoinStep
-from labkit.watch.operators import OperatorMode, storage, tensors_of
+from labkit.watch.operators import OperatorMode, storage
 from labkit.watch.replaced import noting, replaced
 
 # --- the steps of an engine, counted: what each computes, and who gets a token in it -------------------
@@ -56,7 +55,7 @@ class Step:
 class Served:
     """All steps of a run."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step]
 
     @property
     def prompt_rows(self) -> int:
@@ -94,20 +93,21 @@ def serve(engine: InferenceEngine, asked: Asks, later: Mapping[int, Asks] | None
 
     On a GPU a graph may add rows that pad; they are not counted.
     """
-    served, running = Served(), set()
-    with counted(engine) as step_of:
+    steps: list[Step] = []
+    running: frozenset[int] = frozenset()
+    later = dict(later or {})
+    with counted(engine, steps):
         add_all(engine, asked)
-        later = dict(later or {})
         while engine.has_work or later:
-            add_all(engine, later.pop(len(served.steps), ()))
-            step_of.clear()
+            add_all(engine, later.pop(len(steps), ()))
+            step = Step(ran=running)
+            steps.append(step)
             outputs = engine.step()
-            step = Step(**step_of, ran=frozenset(running), got=frozenset(o.request_id for o in outputs))
+            step.got = frozenset(output.request_id for output in outputs)
             if step.prompt_rows and not step.prompts:
                 step.prompts = step.got - step.ran
-            served.steps.append(step)
-            running = (running | step.got) - {o.request_id for o in outputs if o.completion}
-    return served
+            running = (running | step.got) - {output.request_id for output in outputs if output.completion}
+    return Served(steps)
 
 
 def add_all(engine: InferenceEngine, asked: Asks) -> None:
@@ -117,21 +117,20 @@ def add_all(engine: InferenceEngine, asked: Asks) -> None:
 
 
 @contextmanager
-def counted(engine: InferenceEngine) -> Iterator[dict]:
-    """Inside the block, the rows of each launch are added to the value: fields of a `Step`."""
-    counts: dict = defaultdict(int)
+def counted(engine: InferenceEngine, steps: list[Step]) -> Iterator[None]:
+    """Inside the block, the rows of each launch are added to the last of the steps."""
 
     def on_prefill(input_ids: Tensor, lengths: Tensor, *_: object) -> None:
-        counts["prompt_rows"] += input_ids.numel()
-        counts["pads"] += input_ids.numel() - int(lengths.sum())
+        steps[-1].prompt_rows += input_ids.numel()
+        steps[-1].pads += input_ids.numel() - int(lengths.sum())
 
     def on_chunk(chunk: Chunk, joining: Mapping[Request, object], *_: object) -> None:
-        counts["prompt_rows"] += len(chunk.token_ids)
+        steps[-1].prompt_rows += len(chunk.token_ids)
         ends = zip(joining, chunk.starts, chunk.starts[1:], strict=False)
-        counts["prompts"] = frozenset(r.request_id for r, first, end in ends if end > first)
+        steps[-1].prompts = frozenset(r.request_id for r, first, end in ends if end > first)
 
     def on_decode(requests: Sequence[Request], *_: object) -> None:
-        counts["decode_rows"] += len(requests)
+        steps[-1].decode_rows += len(requests)
 
     with ExitStack() as stack:
         stack.enter_context(replaced(engine.decode_step, "start", noting(on_decode)))
@@ -139,7 +138,7 @@ def counted(engine: InferenceEngine) -> Iterator[dict]:
             stack.enter_context(replaced(engine.prefill.chunk_step, "launch", noting(on_chunk)))
         else:
             stack.enter_context(replaced(engine.model.network, "prefill", noting(on_prefill)))
-        yield counts
+        yield
 
 
 # --- shown -------------------------------------------------------------------------------------------------
@@ -195,17 +194,16 @@ def table(served: Mapping[str, Served]) -> pd.DataFrame:
 
 
 class Stores(OperatorMode):
-    """Operators that write into the cache."""
+    """Counts the operators that write into one of these tensors."""
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    def __init__(self, *written: Tensor) -> None:
         super().__init__()
         self.count = 0
-        self._cache = {storage(cache) for cache in (engine.kv_manager.k_cache, engine.kv_manager.v_cache)}
+        self._written = {storage(tensor) for tensor in written}
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        name = func.overloadpacket.__name__
-        written = tensors_of(args[:1])
-        self.count += name.endswith("_") and bool(written) and storage(written[0]) in self._cache
+        is_in_place = func.overloadpacket.__name__.endswith("_")
+        self.count += is_in_place and storage(args[0]) in self._written
 
 
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
@@ -219,7 +217,7 @@ def num_stores(engine: InferenceEngine, asked: Asks) -> int:
         with replaced(attention, "kv_append", noting(lambda *stored, **_: calls.append(stored))):
             engine.step()
         return len(calls)
-    with Stores(engine) as stores:
+    with Stores(engine.kv_manager.k_cache, engine.kv_manager.v_cache) as stores:
         engine.step()
     return stores.count
 

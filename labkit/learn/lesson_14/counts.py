@@ -1,6 +1,5 @@
-"""Lesson 14: prompt tokens that are computed, and a pool under pressure."""
+"""Lesson 14: prompt tokens that are computed, and a pool that is full."""
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,23 +9,14 @@ import torch
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import BlockPrefixCache, KVBlockManager, OneTableBlockManager, Prefixes
-from labkit.learn.lesson_14.block_cache import BlockCache
+from labkit.kvcache import KVBlockManager, OneTableBlockManager, Prefixes
 from labkit.learn.lesson_14.texts import behind_system, questions
 
 # --- a cache of blocks alone, without a model ----------------------------------------------------------
 
 Part = Callable[[KVBlockManager], Prefixes]
-NUM_SYSTEMS, SYSTEM_TOKENS, QUESTION_TOKENS, BLOCK_SIZE = 12, 128, 20, 16
-NUM_TEXTS = 300
+SYSTEM_TOKENS, BLOCK_SIZE = 128, 16
 EVICTIONS = 30
-
-
-class AllAtOnce(BlockCache):
-    """Everything goes as soon as one block is needed."""
-
-    def evict_one(self) -> bool:
-        return self.drop_all()
 
 
 def pool(num_blocks: int, block_size: int) -> KVBlockManager:
@@ -38,35 +28,16 @@ def pool(num_blocks: int, block_size: int) -> KVBlockManager:
 
 def come_and_go(manager: KVBlockManager, cache: Prefixes, token_ids: Sequence[int]) -> int:
     """A request takes its blocks, evicting what it must, and is kept when it ends: how many tokens were
-    found. Raises OutOfBlocksError for a text that the pool is too small for."""
-    prefix = cache.lookup(token_ids)
-    session = InferenceSession(manager, prefix)
+    found."""
+    session = InferenceSession(manager, cache.lookup(token_ids))
     while session.blocks_to_reach(len(token_ids)) > manager.num_free_blocks and cache.evict_one():
         pass
     found = session.num_tokens
     new = torch.zeros(1, 1, len(token_ids) - found, 1)
-    try:
-        session.append_prompt(new, new)
-        cache.keep_text(token_ids, session.block_ids_per_layer)
-    finally:
-        session.release()
+    session.append_prompt(new, new)
+    cache.keep_text(token_ids, session.block_ids_per_layer)
+    session.release()
     return found
-
-
-def draw_texts(num_texts: int = NUM_TEXTS, seed: int = 0) -> list[tuple[int, ...]]:
-    """System prompts in random order, the n-th with weight 1 / n, each time with another question."""
-    rng = random.Random(seed)
-    weights = [1 / (n + 1) for n in range(NUM_SYSTEMS)]
-    systems = [tuple(1000 * n + i for i in range(SYSTEM_TOKENS)) for n in range(NUM_SYSTEMS)]
-    drawn = rng.choices(systems, weights, k=num_texts)
-    return [(*system, *(rng.randrange(10**6) for _ in range(QUESTION_TOKENS))) for system in drawn]
-
-
-def found_share(part: Part, num_blocks: int) -> float:
-    """The share of all tokens of `draw_texts` that a cache finds in a pool of so many blocks."""
-    manager = pool(num_blocks, BLOCK_SIZE)
-    cache, drawn = part(manager), draw_texts()
-    return sum(come_and_go(manager, cache, text) for text in drawn) / sum(map(len, drawn))
 
 
 def evict_us(part: Part, num_blocks: int) -> float:
@@ -91,8 +62,8 @@ def evict_us(part: Part, num_blocks: int) -> float:
 class Served:
     """Requests that an engine has served: the tokens of their prompts, and how many it computed.
 
-    waits: for each request, in order, the prompt tokens that the engine had computed, for all of them, when
-        this one got its first token. most_blocks: that running requests and the cache held at once.
+    waits: for each request, the prompt tokens that the engine had computed, for all of them, when this one
+        got its first token. most_blocks: that running requests and the cache held at once.
     """
 
     prompt_tokens: int
@@ -110,7 +81,8 @@ def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: in
     """Ask for all of these at once, greedily, and count until the last has ended."""
     before = engine.stats().counters.prefill_tokens
     params = SamplingParams(num_new, stop_on_eos=False)
-    request_ids = [engine.add_request(prompt, params) for prompt in prompts]
+    for prompt in prompts:
+        engine.add_request(prompt, params)
     waits: dict[int, int] = {}
     most_blocks = 0
     while engine.has_work:
@@ -119,35 +91,23 @@ def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: in
         most_blocks = max(most_blocks, stats.blocks_per_layer - stats.free_blocks)
         for output in outputs:
             waits.setdefault(output.request_id, stats.counters.prefill_tokens - before)
-    return Served(
-        sum(map(len, prompts)),
-        engine.stats().counters.prefill_tokens - before,
-        tuple(waits[request_id] for request_id in request_ids),
-        most_blocks,
-    )
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A turn of a conversation: the tokens of its prompt, which is all that was said so far and a question,
-    and how many of them were computed."""
-
-    prompt_tokens: int
-    computed: int
+    computed = engine.stats().counters.prefill_tokens - before
+    return Served(sum(map(len, prompts)), computed, tuple(waits.values()), most_blocks)
 
 
 def converse(
     engine: InferenceEngine, opening: Sequence[int], asked: Sequence[Sequence[int]], params: SamplingParams
-) -> list[Turn]:
-    """A turn per question. The prompt of each is the opening, all turns before it, and the question."""
-    text, turns = tuple(opening), []
+) -> list[int]:
+    """A turn per question: how many tokens of its prompt were computed. The prompt is the opening, all turns
+    before, and the question."""
+    text, computed = tuple(opening), []
     for question in asked:
         text = (*text, *question)
         before = engine.stats().counters.prefill_tokens
         (completion,) = engine.generate([text], params)
-        turns.append(Turn(len(text), engine.stats().counters.prefill_tokens - before))
+        computed.append(engine.stats().counters.prefill_tokens - before)
         text = (*text, *completion.token_ids)
-    return turns
+    return computed
 
 
 def computed_in_words(engine: InferenceEngine) -> str:
@@ -163,11 +123,3 @@ def computed_in_words(engine: InferenceEngine) -> str:
         except OutOfBlocksError:
             return f"prompt {number} of {len(prompts)} is never served: the cache lets no block go"
     return f"computed: {engine.stats().counters.prefill_tokens:,} of {sum(map(len, prompts)):,} prompt tokens"
-
-
-def computed_of(prompts: Sequence[Sequence[int]], block_size: int) -> int:
-    """How many tokens of prompts that come one after another are computed, with blocks of this size, if
-    nothing is evicted: counted by a cache alone, without a model."""
-    manager = pool(sum(len(prompt) // block_size + 1 for prompt in prompts), block_size)
-    cache = BlockPrefixCache(manager)
-    return sum(len(prompt) - come_and_go(manager, cache, prompt) for prompt in prompts)

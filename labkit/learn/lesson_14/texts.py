@@ -30,11 +30,8 @@ TURNS = tuple(
 
 
 def questions(num: int = 64) -> list[str]:
-    """Questions, each another. Raises ValueError for more than there are."""
-    made = [form.format(subject) for form, subject in product(FORMS, SUBJECTS)]
-    if num > len(made):
-        raise ValueError(f"there are {len(made)} questions, and {num} were asked for")
-    return made[:num]
+    """So many different questions, 64 at most."""
+    return [form.format(subject) for form, subject in product(FORMS, SUBJECTS)][:num]
 
 
 def behind_system(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
@@ -43,21 +40,17 @@ def behind_system(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int,
     return [(*system, *tokenizer.encode(question)) for question in asked]
 
 
-def hours(num: int) -> list[str]:
-    """Times of so many requests, a minute between two."""
-    return [f"It is {9 + minute // 60} of the clock and {minute % 60}. " for minute in range(num)]
-
-
 def behind_the_hour(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
     """The prompts of `behind_system`, each with the time of its request in front."""
-    prompts = behind_system(tokenizer, asked)
-    return [
-        (*tokenizer.encode(hour), *prompt) for hour, prompt in zip(hours(len(asked)), prompts, strict=True)
-    ]
+    prompts = enumerate(behind_system(tokenizer, asked))
+    return [(*tokenizer.encode(hour(minute)), *prompt) for minute, prompt in prompts]
 
 
 def before_the_question(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
     """The same with the time behind the system prompt."""
-    return behind_system(
-        tokenizer, [hour + question for hour, question in zip(hours(len(asked)), asked, strict=True)]
-    )
+    return behind_system(tokenizer, [hour(minute) + question for minute, question in enumerate(asked)])
+
+
+def hour(minute: int) -> str:
+    """The time of a request that came so many minutes after nine."""
+    return f"It is {9 + minute // 60} of the clock and {minute % 60}. "
