@@ -1,9 +1,8 @@
-"""Lesson 10: what a reader's readback is made from, and what it does with four requests."""
+"""Lesson 10: what a reader's readback is made from, a wrong one, and what they do with some requests."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 
-from labkit.checks import shown, whole
-from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams, StepOutput
 from labkit.engine.overlap import NextTokens, ReadOneBehind, tokens_left
 from labkit.engine.request import Request, RunningRequests
 from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
@@ -58,8 +57,6 @@ class OneInFlight:
         """
         in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
-        if not isinstance(going_on, dict):
-            raise TypeError(f"going_on returns a dict like running, not {shown(going_on)}")
         sessions = going_on.values()
         has_room = (
             sum(s.next_token_takes_block for s in sessions) <= self.decode_step.kv_manager.num_free_blocks
@@ -81,20 +78,7 @@ class OneInFlight:
         self, step: StepInFlight, token_ids: Sequence[int | None], running: RunningRequests
     ) -> NextTokens:
         """The requests that get their tokens, and the tokens."""
-        rows, num_rows = self.still_running(step, running), len(step.requests)
-        if len(token_ids) != num_rows:
-            raise TypeError(
-                f"hand_out takes a step and the tokens of the same step: the step has {num_rows} rows, and "
-                f"there are {len(token_ids)} tokens"
-            )
-        if not isinstance(rows, Iterable):
-            raise TypeError(f"still_running returns a list of rows, not {shown(rows)}")
-        rows = list(rows)  # a generator would be used up by the next line
-        for row in rows:
-            if whole(row) not in range(num_rows):
-                raise TypeError(
-                    f"still_running returns numbers of rows, 0 to {num_rows - 1}, not {shown(row)}"
-                )
+        rows = list(self.still_running(step, running))
         return NextTokens([step.requests[row] for row in rows], [token_ids[row] for row in rows])
 
     def drop(self) -> None:
@@ -103,6 +87,19 @@ class OneInFlight:
 
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched behind a prefill."""
+
+
+class AsksWhoRuns(ReadOneBehind):
+    """A readback that is wrong on purpose, for demonstration: it gives a token to its request if the request
+    is running, in whatever session."""
+
+    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+        """The step's rows whose request runs."""
+        return [b for b, request in enumerate(step.requests) if request in running]
+
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
+        """With a token too many, a batch would miss a request's end: every token is looked at."""
+        return super().next_tokens(running)._replace(batch=None)
 
 
 def fly(engine: InferenceEngine) -> Flights:
@@ -129,3 +126,19 @@ def flown(engine: InferenceEngine) -> str:
         f"four requests: {unfinished}{len(watched.flights)} steps, launched ahead: {ahead}; "
         f"tokens for nobody: {watched.tokens_to_nobody}"
     )
+
+
+def preempted_in_flight(
+    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
+) -> list[tuple[int, ...]]:
+    """Serve the prompts; the newest request is preempted while a token of it is in flight. Returns each
+    request's tokens."""
+    params = SamplingParams(num_tokens, stop_on_eos=False)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    outputs: list[StepOutput] = []
+    for _ in range(after_calls):
+        outputs += engine.step()
+    engine.scheduler.preempt_newest()  # as the engine does when blocks run out
+    while engine.has_work:
+        outputs += engine.step()
+    return [tuple(o.token_id for o in outputs if o.request_id == request_id) for request_id in ids]
