@@ -14,9 +14,8 @@ from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
-from labkit.learn.lesson_09.fused_layer import whose_kernels
 from labkit.learn.lesson_09.proofs import attention_proven, layer_proven
-from labkit.learn.lesson_09.steps import TenKernelStep
+from labkit.learn.lesson_09.steps import TenKernelStep, whose_kernels
 from labkit.model import LanguageModel
 from labkit.watch.launches import count_kernels, device_step_of, log_step
 from labkit.watch.replaced import replaced

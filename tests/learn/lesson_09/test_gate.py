@@ -4,8 +4,7 @@ import pytest
 from gate_tests import mistake_tests
 
 from labkit import lab
-from labkit.learn.lesson_09.splits import SplitThenMerge
-from labkit.learn.lesson_09.steps import TenKernelStep
+from labkit.learn.lesson_09.steps import SplitThenMerge, TenKernelStep
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
