@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import (
-    RowStatistics,
     fold_layer_norm,
-    paged_attention_append_plain,
     require_triton,
 )
 from labkit.kernels.fused_linear import row_statistics
@@ -27,7 +24,6 @@ from labkit.learn.lesson_09.steps import (
     launch_merge,
     launch_norm_linear,
     launch_product,
-    layer_in_ten,
     merge_plain,
 )
 from labkit.learn.steps import noted
@@ -37,8 +33,6 @@ CLOSE = 1e-3  # of a number of size 1: sums in another order are right, too; rou
 PRODUCT = "each value of the product is the sum of a row of x times a row of the weight"
 NORM_LINEAR = "norm_linear is linear(layer_norm(x))"
 MERGE = "merged, the parts are one softmax over all tokens"
-LAYER = "a layer is attention and MLP, each added to what came in"
-ATTENTION = "attention is one softmax over all of a request's tokens"
 
 
 def check_numbers(
@@ -202,44 +196,3 @@ def _prove_merge(kernel: Any) -> None:
             made = launch_merge(kernel, largest, totals, accs)
         where = f"with parts whose largest scores are {list(numbers)} (in row 1 the other way round)"
         check_numbers(MERGE, where, made, expected, hint)
-
-
-# --- in an engine's step --------------------------------------------------------------------------------
-
-
-def attention_proven(inner: Callable) -> Callable:
-    """A step's attention that is compared with its plain twin in every call."""
-
-    def attention(*arguments: Any) -> Tensor:
-        query, key, value, k_cache, v_cache, *others = arguments
-        expected = paged_attention_append_plain(query, key, value, k_cache.clone(), v_cache.clone(), *others)
-        made = inner(*arguments)
-        _, context_lens, slot_mapping, _ = others
-        lengths = context_lens[slot_mapping].tolist()
-        where = f"in a step whose requests have {lengths} tokens in the cache"
-        hint = "The parts of all programs count, each scaled by its own largest score."
-        check_numbers(ATTENTION, where, made.flatten(1), expected.flatten(1), hint, "request")
-        return made
-
-    return attention
-
-
-def layer_proven(step: FusedDeviceStep) -> Callable[[Callable], Callable]:
-    """What makes of a step's `layer` one that is compared with PyTorch's operators in every call."""
-    weights = step.network.decoder_weights().layers
-
-    def proven_layer(inner: Callable) -> Callable:
-        def layer(layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
-            expected = layer_in_ten(step, weights[layer_idx], layer_idx, x)
-            made, statistics = inner(layer_idx, x, statistics)
-            hint = (
-                "Each half begins with a norm_linear and ends with a linear_residual, whose residual is x as "
-                "it came into that half. GELU belongs to the second half. Pass the statistics that came with "
-                "x."
-            )
-            check_numbers(LAYER, f"layer {layer_idx}", made, expected, hint, "request")
-            return made, statistics
-
-        return layer
-
-    return proven_layer

@@ -17,7 +17,6 @@ from labkit.kernels.paged_attention_append import check_paged_attention_append
 from labkit.kernels.split_attention import SplitWorkspace, _split_paged_attn_append_kernel
 from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
 from labkit.model import Network
-from labkit.model.decoder_weights import LayerWeights
 from labkit.watch.launches import device_step_of
 
 # --- tiles of matrices for the reader's kernels, and how their matrix products are launched ------------
@@ -267,15 +266,11 @@ class TenKernelStep(FusedDeviceStep):
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer by PyTorch's operators. Nothing reads the statistics of its rows, so they stay."""
-        return layer_in_ten(self, self._separate[layer_idx], layer_idx, x), statistics
-
-
-def layer_in_ten(step: FusedDeviceStep, weights: LayerWeights, layer_idx: int, x: Tensor) -> Tensor:
-    """A layer's output for x [B, E] by PyTorch's operators and the step's attention."""
-    qkv = F.linear(F.layer_norm(x, x.shape[1:], *weights.attention_norm), *weights.qkv)
-    x = x + F.linear(step.attend(layer_idx, qkv), *weights.attention_out)
-    inner = F.linear(F.layer_norm(x, x.shape[1:], *weights.mlp_norm), *weights.mlp_in)
-    return x + F.linear(F.gelu(inner, approximate="tanh"), *weights.mlp_out)
+        weights = self._separate[layer_idx]
+        qkv = F.linear(F.layer_norm(x, x.shape[1:], *weights.attention_norm), *weights.qkv)
+        x = x + F.linear(self.attend(layer_idx, qkv), *weights.attention_out)
+        inner = F.linear(F.layer_norm(x, x.shape[1:], *weights.mlp_norm), *weights.mlp_in)
+        return x + F.linear(F.gelu(inner, approximate="tanh"), *weights.mlp_out), statistics
 
 
 def with_mine(
