@@ -36,11 +36,10 @@ def joins_one_by_one(build: Build, sent_once: Collection[str]) -> None:
     def join(num_tokens: int) -> None:
         engine.add_request((1, 2, 3), SamplingParams(num_tokens, stop_on_eos=False))
 
-    story = " (In this: one request stays, and others join for two tokens each, one after the other.)"
+    story = " (In this: requests of two tokens follow each other in one slot, and one of 14 has the other.)"
     with telling(lambda: story), launches_proven(engine, sent_once):
-        join(14)
-        for _ in range(8):
-            join(2)
+        for num_tokens in (2, 14, *[2] * 8):
+            join(num_tokens)
             engine.step()
         with suppress(PlantedError), planted_failure(engine.kv_manager, "reserve_token_batch"):
             while engine.has_work:

@@ -29,7 +29,7 @@ NEWCOMERS = "self.send_states({requests[b]: sessions[b] for b in joined})"
 ROW = "a row names the blocks that its request holds now found table"
 MISTAKES = [
     (KEPT, STAY, "", "found raised KeyError: 'pop from an empty set', at `self"),
-    (KEPT, STAY + FREE, ALL_FREE, "a slot is one request's found slot"),
+    (KEPT, STAY + FREE, ALL_FREE, "has left and still has slot"),
     (KEPT, STAY, "        self.slot_of = {}\n", "a request keeps its slot found request"),
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
     (KEPT, "free.pop()", IN_TURN, ""),
