@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 
-import pandas as pd
 from torch import Tensor
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
@@ -80,31 +79,16 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
 # --- a step that fails -----------------------------------------------------------------------------------
 
 
-def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
-    """Let the engine's next step fail after the device has done its work. Returns the length of each running
-    request before the step and after it, as the host has it and as the device has it.
+def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> None:
+    """Let the engine's next step fail after the device has done its work.
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots = engine.decode_step.slots
-    sessions = {r.request_id: session for r, session in engine.scheduler.running.items()}
-    slot_of = dict(slots.slot_of)
-    lengths = {}
-
-    def look(when: str) -> None:
-        lengths[f"host, {when}"] = {i: session.num_tokens for i, session in sessions.items()}
-        of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
-        lengths[f"device, {when}"] = of_device
-
-    look("before")
-    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens are not copied
-    forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
+    step = engine.decode_step
+    fault = planted_failure(step.pinned_tokens, "start_copy")  # the tokens are not copied
+    forgetting = nullcontext() if forgets else replaced(step.slots, "forget", lambda _: lambda _: None)
     with suppress(PlantedError), fault, forgetting:
         engine.step()
-    look("after")
-    table = pd.DataFrame(lengths)
-    table["has a slot"] = [session in slots.slot_of for session in sessions.values()]
-    return table.rename_axis("request")
 
 
 def finish(engine: InferenceEngine) -> dict[int, list[int]]:

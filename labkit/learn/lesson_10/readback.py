@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams, StepOutput
 from labkit.engine.overlap import NextTokens, ReadOneBehind, tokens_left
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.engine.step.resident import StepInFlight
 from labkit.learn.gates.gate import raised
 from labkit.watch import Flights, record_flights
 
@@ -14,31 +14,12 @@ LIMITS = (3, 40, 40, 40)  # new tokens of each
 MOST_CALLS = 2 * max(LIMITS)  # of `engine.step()`; a readback that hands nothing out would never be done
 
 
-class OneInFlight:
+class OneInFlight(ReadOneBehind):
     """Room for one step in flight, and what any readback does with it.
 
     A subclass says when to launch and when to read, in `next_tokens`. Whose tokens are handed out and who is
     launched again is decided as in the package, until a subclass decides it.
     """
-
-    watch_points = ("next_tokens",)
-
-    def __init__(self, decode_step: ResidentDecodeStep) -> None:
-        self.decode_step = decode_step
-        self.in_flight: StepInFlight | None = None  # launched and not read
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether a step was launched whose tokens have not been read."""
-        return self.in_flight is not None
-
-    # --- decided by a subclass -------------------------------------------------------------------------
-
-    def next_tokens(self, running: RunningRequests) -> NextTokens:
-        """Launch and read: the tokens to hand out now, as `ReadOneBehind.next_tokens`. A subclass has it."""
-        raise NotImplementedError
-
-    still_running = ReadOneBehind.still_running
 
     def going_on(
         self, running: RunningRequests, in_flight: Set[InferenceSession]
@@ -48,8 +29,6 @@ class OneInFlight:
         pairs = zip(running.items(), num_left, strict=True)
         return {request: session for (request, session), left in pairs if left > 0}
 
-    # --- the rest --------------------------------------------------------------------------------------
-
     def launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
         """Launch the next step, while `step` has not been read.
 
@@ -57,12 +36,8 @@ class OneInFlight:
         """
         in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
-        sessions = going_on.values()
-        has_room = (
-            sum(s.next_token_takes_block for s in sessions) <= self.decode_step.kv_manager.num_free_blocks
-        )
-        is_known = all(self.decode_step.slots.knows(s) for s in sessions if s in in_flight)
-        return self.decode_step.launch(going_on) if going_on and has_room and is_known else None
+        can_launch = going_on and self._can_launch(going_on.values(), in_flight)
+        return self.decode_step.launch(going_on) if can_launch else None
 
     def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
         """Wait for the step's tokens. If that fails, it is undone, and so is the step after it."""
@@ -80,10 +55,6 @@ class OneInFlight:
         """The requests that get their tokens, and the tokens."""
         rows = list(self.still_running(step, running))
         return NextTokens([step.requests[row] for row in rows], [token_ids[row] for row in rows])
-
-    def drop(self) -> None:
-        """Discard the step in flight: no request runs any more."""
-        self.in_flight = None
 
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched behind a prefill."""
