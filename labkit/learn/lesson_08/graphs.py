@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Protocol
 
 import pandas as pd
 import torch
@@ -16,11 +15,7 @@ from labkit.watch.operators import storage, tensors_of
 # --- a step captured in a graph of the machine's kind, and steps that are padded or replayed -----------
 
 
-class Graph(Protocol):
-    """What a capture gives: a CUDA graph, or a toy."""
-
-    def replay(self) -> None:
-        """Run all that was captured once more."""
+Graph = torch.cuda.CUDAGraph | LaunchRecorder  # what a capture gives: it has a `replay`
 
 
 @contextmanager

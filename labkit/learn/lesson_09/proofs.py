@@ -3,8 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,17 @@ NORM_LINEAR = "norm_linear is linear(layer_norm(x))"
 MERGE = "merged, the parts are one softmax over all tokens"
 
 
+def checked(name: str, prove: Callable[[Any], None], kernel: Any, proof: str) -> Report:
+    """The report on the kernel of a step, which `prove` looks at."""
+
+    def prove_kernel() -> None:
+        require_triton()
+        check_precision(kernel)
+        prove(kernel)
+
+    return noted(proven(name, [prove_kernel], proof), "09", name, kernel)
+
+
 def check_numbers(
     contract: str, where: str, made: Tensor, expected: Tensor, hint: str, noun: str = "row"
 ) -> None:
@@ -62,13 +72,10 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 def check_product(kernel: Any) -> Report:
     """Whether a kernel multiplies matrices that are no whole number of tiles."""
-    proof = "each value of a product in several tiles."
-    return noted(proven("product", [partial(_prove_product, kernel)], proof), "09", "product", kernel)
+    return checked("product", _prove_product, kernel, "each value of a product in several tiles.")
 
 
 def _prove_product(kernel: Any) -> None:
-    require_triton()
-    check_precision(kernel)
     x, weight = drawn(20, 150), drawn(200, 150, seed=1)
     made = launch_product(kernel, x, weight)
     hint = (
@@ -146,14 +153,10 @@ def _rows() -> Iterator[tuple[str, Tensor, int, bool, str]]:
 
 def check_norm_linear(kernel: Any) -> Report:
     """Whether a kernel is a LayerNorm and a linear layer, for rows of any mean and variance."""
-    proof = f"{len(list(_rows()))} kinds of rows, each value."
-    report = proven("norm_linear", [partial(_prove_norm_linear, kernel)], proof)
-    return noted(report, "09", "norm_linear", kernel)
+    return checked("norm_linear", _prove_norm_linear, kernel, "each value of several kinds of rows.")
 
 
 def _prove_norm_linear(kernel: Any) -> None:
-    require_triton()
-    check_precision(kernel)
     for words, x, width, gelu, hint in _rows():
         K, N = x.shape[1], 200
         norm = 1 + 0.2 * drawn(K, seed=1), 0.2 * drawn(K, seed=2)
@@ -179,12 +182,10 @@ MERGE_CASES = (  # the largest score of each part, of one row, and what may be w
 
 def check_merge(kernel: Any) -> Report:
     """Whether a kernel merges partial softmaxes, of any number of parts, some without a token."""
-    proof = f"{len(MERGE_CASES)} kinds of parts, each value."
-    return noted(proven("merge", [partial(_prove_merge, kernel)], proof), "09", "merge", kernel)
+    return checked("merge", _prove_merge, kernel, f"{len(MERGE_CASES)} kinds of parts, each value.")
 
 
 def _prove_merge(kernel: Any) -> None:
-    require_triton()
     for numbers, hint in MERGE_CASES:
         largest = torch.tensor([numbers, numbers[::-1]], device=device())  # two rows
         totals = 1 + drawn(*largest.shape).abs()

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 
 from labkit.bench import in_turn, time_decode_steps
 from labkit.engine import InferenceEngine
-from labkit.kernels import fold_layer_norm, norm_linear_plain, num_splits
+from labkit.kernels import fold_layer_norm, norm_linear_plain
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
-from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results import Comparison, DeviceTimeRecord, TracedStep
 from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_us, slowest_single
 from labkit.watch import steady_decode
@@ -99,18 +98,6 @@ def pieces_of(
         program = first // TOKENS_AT_A_TIME % splits if by_turns else first // -(-max_tokens // splits)
         pieces.append((first, min(TOKENS_AT_A_TIME, context_len - first), program))
     return pieces
-
-
-def split_of_a_run(batch_size: int, context_lens: Sequence[int], num_heads: int = 12) -> dict[str, float]:
-    """What splitting does in a run with sequences of these lengths, step by step: programs per request and
-    head, how many of them have tokens to read, and in how many steps it is only one."""
-    splits = num_splits(batch_size, num_heads, RANDOM_CONFIGS["gpt2"].n_positions)
-    at_work = [len({program for *_, program in pieces_of(n, splits, by_turns=True)}) for n in context_lens]
-    return {
-        "programs a request and head": splits,
-        "of them with tokens to read, on average": round(float(np.mean(at_work)), 1),
-        "% of steps in which it is one": round(100 * float(np.mean(np.array(at_work) == 1))),
-    }
 
 
 def excerpt(kernel: Callable, begins: str, ends: str) -> str:

@@ -14,7 +14,7 @@ from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import NormLinear, RowStatistics, norm_linear_plain, triton_status
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.split_attention import SplitWorkspace, _split_paged_attn_append_kernel
+from labkit.kernels.split_attention import SplitWorkspace, paged_attention_append_split_triton
 from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
 from labkit.model import Network
 from labkit.watch.launches import device_step_of
@@ -62,12 +62,7 @@ def gelu(x):
 
 
 def launch_product(kernel: Any, x: Tensor, weight: Tensor, tile: Mapping[str, int] = TILE) -> Tensor:
-    """x @ weight.T by the reader's kernel, a program per tile of the result.
-
-    Where Triton cannot run, PyTorch's own product stands for it.
-    """
-    if triton_status().mode == "off":
-        return x @ weight.T
+    """x @ weight.T by the reader's kernel, a program per tile of the result."""
     (M, K), N = x.shape, len(weight)
     out = x.new_full((M, N), torch.nan)
     kernel[grid_of(M, N, tile)](x, weight, out, M, N, K, **tile)
@@ -154,40 +149,15 @@ class SplitThenMerge:
 def partial_softmaxes_triton(*tensors: Tensor, workspace: SplitWorkspace) -> tuple[Tensor, Tensor, Tensor]:
     """What a `Merge` takes, of each program's share of the tokens; the new token is stored.
 
-    By the package's kernel, which leaves the parts in the workspace, and merges them itself for nothing.
-    tensors: as `partial_softmaxes_plain` takes them.
+    By the package's kernel, which leaves the parts in the workspace, and merges them itself for nothing; then
+    the largest scores and the totals are copied apart. tensors: as `partial_softmaxes_plain` takes them.
     """
-    query, key_new, value_new, k_cache_layer, _, block_table, *_ = tensors
-    B, H, D = query.shape
-    out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    _split_paged_attn_append_kernel[(SPLITS, H, B)](
-        *tensors,
-        workspace.partial_out,
-        workspace.partial_softmax,
-        workspace.arrived,
-        out,
-        D**-0.5,
-        *query.stride()[:2],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        block_table.stride(0),
-        *out.stride()[:2],
-        D,
-        k_cache_layer.shape[2],
-        block_table.shape[1],
-        SPLITS=SPLITS,
-        BLOCK_S=SPLITS,
-        BLOCK_T=PIECE,
-        BLOCK_D=triton.next_power_of_2(D),
-        EARLY=False,
-        num_warps=1,
-    )
+    paged_attention_append_split_triton(*tensors, workspace, SPLITS, piece=PIECE)
+    B, H, D = tensors[0].shape
     num_parts = B * H * SPLITS
-    largest, totals = (
-        workspace.partial_softmax[:num_parts].view(B * H, SPLITS, 2).permute(2, 0, 1).contiguous()
-    )
-    return largest, totals, workspace.partial_out[:num_parts].view(B * H, SPLITS, D)
+    pairs, accs = workspace.partial_softmax[:num_parts], workspace.partial_out[:num_parts]
+    largest, totals = pairs.view(B * H, SPLITS, 2).permute(2, 0, 1).contiguous()
+    return largest, totals, accs.view(B * H, SPLITS, D)
 
 
 def partial_softmaxes_plain(
