@@ -108,12 +108,11 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """A generator that runs one step at a time, while requests join, share a prompt, copy, are preempted,
     cancelled and finish. Checks the engine's integrity after each."""
     generator = np.random.default_rng(0)
-    ids: list[int] = []
     for step in range(60):
         if step % 4 == 0:
             prompt = [1, 2, 3, 4, 5, 6] if step % 8 else generator.integers(1, 200, 5).tolist()
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
-            ids.append(engine.add_request(prompt, params))
+            engine.add_request(prompt, params)
         if step == 30 and engine.scheduler.running:
             engine.cancel(next(iter(engine.scheduler.running)).request_id)
         engine.step()
