@@ -66,13 +66,15 @@ def paged_attention_append_split_triton(
     workspace: SplitWorkspace,
     splits: int,
     transform: HeadTransform | None = None,
+    piece: int | None = None,
 ) -> Tensor:
     """Attend and store the new token's key and value with `splits` programs per request and head of keys,
     each over its share of the tokens (Flash-Decoding, Dao et al., 2023).
 
     The last program to arrive puts the shares together, always in the same order: the same arguments give the
-    same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do not fit
-    or a workspace that is too small, and TritonUnavailableError where no kernel runs.
+    same bits. Tensors are those of a `PagedAttentionAppend`. piece: tokens that a program reads at a time; by
+    default as many as suit the GPU. Raises ValueError for arguments that do not fit or a workspace that is
+    too small, and TritonUnavailableError where no kernel runs.
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
@@ -85,7 +87,7 @@ def paged_attention_append_split_triton(
     check_workspace(workspace, query)
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     block_d = triton.next_power_of_2(D)
-    tokens = tokens_at_a_time(B * G * splits, block_d * query.element_size())
+    tokens = piece or tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
         if G < H or transform is not None:
             programs = group_programs(B, H, G, query.dtype)

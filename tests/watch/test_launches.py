@@ -4,7 +4,7 @@ import pytest
 from helpers import make_engine
 
 from labkit import LADDER, watch
-from labkit.learn.lesson_09.fused_layer import STANDS_FOR
+from labkit.learn.lesson_09.steps import STANDS_FOR
 from labkit.watch.launches import Launch, layer_of
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8]]

@@ -13,39 +13,35 @@ from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
 @dataclass(eq=False, repr=False)
 class Copy:
-    """An asynchronous copy of a `LateDevice`: of the first `num_numbers` of a buffer."""
+    """An asynchronous copy: of the first `num_numbers` of a buffer."""
 
-    device: "LateDevice"
+    device: "Device"
     buffer: list[int]
     num_numbers: int
-    number: int
 
     def wait(self) -> None:
         """Return when this copy has been made, and all copies before it."""
         if self in self.device.under_way:
-            self.device.waited.append(self.number)
+            self.device.waited.append(len(self.device.arrived) + self.device.under_way.index(self))
         while self in self.device.under_way:
             self.device.run_oldest()
 
 
-class LateDevice:
-    """A device whose asynchronous copies read their buffers late, in the order in which they were asked for.
+class Device:
+    """A device whose copies read their buffers in the order in which they were asked for: at once, or as late
+    as possible, when they are waited for."""
 
-    late_by: how many copies may be under way; asking for one more runs the oldest. 0: each runs at once;
-    None: as late as possible, when it is waited for.
-    """
-
-    def __init__(self, late_by: int | None = None) -> None:
-        self._late_by = late_by
+    def __init__(self, is_late: bool) -> None:
+        self._is_late = is_late
         self.under_way: list[Copy] = []
         self.arrived: list[list[int]] = []
         self.waited: list[int] = []  # the numbers of the copies that were still under way when waited for
 
     def copy(self, buffer: list[int], num_numbers: int) -> Copy:
         """Ask for a copy of the first `num_numbers` of a buffer. The call returns at once."""
-        copy = Copy(self, buffer, num_numbers, len(self.arrived) + len(self.under_way))
+        copy = Copy(self, buffer, num_numbers)
         self.under_way.append(copy)
-        while self._late_by is not None and len(self.under_way) > self._late_by:
+        if not self._is_late:
             self.run_oldest()
         return copy
 
@@ -73,13 +69,11 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
 
 # --- the exercises on buffers that take turns, and on the place of a request's next token --------------
 
-DEVICES = {"late": None, "one behind": 1, "prompt": 0}  # by how many copies may be under way
 
-
-def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> dict[str, Any]:
-    """Call the attempt with two buffers and one of DEVICES, and return what arrives and which copies were
-    waited for. Raises BrokenContract if it copies from anything but the two buffers as they are."""
-    late_device = LateDevice(DEVICES[device])
+def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
+    """Call the attempt with two buffers and a device, and return what arrives and which copies were waited
+    for. Raises BrokenContract if it copies from anything but the two buffers as they are."""
+    device = Device(is_late)
     longest = max(map(len, messages))
     pinned = [[-1] * longest, [-1] * longest]
     given, buffers = copy.deepcopy(messages), list(pinned)
@@ -87,18 +81,17 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], device: str) -> d
     def copied(buffer: list[int], n: int) -> Copy:
         if not any(buffer is own for own in pinned) or len(buffer) != longest:
             raise BrokenContract(
-                "it asked for a copy of a list that is not one of the two buffers as they were made. The "
-                "device reads pinned memory, which keeps its size: write the numbers into the two lists that "
-                "are there. (A slice is a new list, too.)"
+                "it asked for a copy of a list that is not one of the two buffers as they were made: write "
+                "the numbers into the two lists that are there. (A slice is a new list, too.)"
             )
-        return late_device.copy(buffer, n)
+        return device.copy(buffer, n)
 
     attempt(given, buffers, copied)
-    waited = list(late_device.waited)
-    while late_device.under_way:
-        late_device.run_oldest()
+    waited = list(device.waited)
+    while device.under_way:
+        device.run_oldest()
     check_unchanged({"messages": given}, {"messages": messages})
-    return {"what arrives": late_device.arrived, "the copies that were waited for": waited}
+    return {"what arrives": device.arrived, "the copies that were waited for": waited}
 
 
 SEND_ALL = Exercise(
@@ -107,7 +100,7 @@ SEND_ALL = Exercise(
         "messages": [
             [rng.randrange(100) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 12))
         ],
-        "device": rng.choice(("late", *DEVICES)),
+        "is_late": rng.random() < 0.7,
     },
     contract="Fill a buffer, then ask for a copy of as many values as the message has. The buffers take "
     "turns, and before you write to one, wait for its own last copy; leave the last two copies "

@@ -1,15 +1,17 @@
-"""Lesson 06: rows that are sent too late, and a step that fails."""
+"""Lesson 06: rows that are sent too late, where tokens are written then, and a step that fails."""
 
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 
-import pandas as pd
+from torch import Tensor
 
-from labkit.engine import InferenceEngine, InferenceSession
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.engine.request import Request
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import KVBlockManager
-from labkit.watch import PlantedError, planted_failure, replaced
+from labkit.learn.lesson_02.toy import frame_of_sessions
+from labkit.show import PoolFrame
+from labkit.watch import PlantedError, noting, planted_failure, replaced
 
 
 class LateRows(DeviceSlots):
@@ -36,31 +38,57 @@ class LateRows(DeviceSlots):
         self._due.difference_update(sessions)
 
 
-def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> pd.DataFrame:
-    """Let the engine's next step fail after the device has done its work. Returns the length of each running
-    request before the step and after it, as the host has it and as the device has it.
+# --- where two requests' tokens are written, in a pool that is small enough to be read ----------------
+
+NUM_BLOCKS = 4  # that are drawn
+PROMPTS = {"A": (5, 6, 7), "B": (8, 9)}
+FIRST = {"A": 1, "B": 11}  # the number of a request's first token; the others count on
+OWNERS = {FIRST[name] + i: name for name in PROMPTS for i in range(10)}
+
+
+def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
+    """Layer 0's pool of an engine with blocks of 4 tokens that decodes A and B: when A's first block is full,
+    and after each of the next two steps, in which first A and then B write to a second block.
+
+    A token is drawn where the device wrote it, by the block and the place that it looked up itself.
+    """
+    for prompt in PROMPTS.values():
+        engine.add_request(prompt, SamplingParams(8, stop_on_eos=False))
+    engine.step()  # the prefill
+    manager, sessions = engine.kv_manager, dict(zip(PROMPTS, engine.scheduler.running.values(), strict=True))
+    slots = [[0] * manager.block_size for _ in range(NUM_BLOCKS)]
+    for name, session in sessions.items():
+        for i in range(session.num_tokens):
+            block = session.block_ids_per_layer[0][i // manager.block_size]
+            slots[block][i % manager.block_size] = FIRST[name] + i
+
+    def note(k_cache: Tensor, *others: Tensor) -> None:
+        if k_cache.data_ptr() == manager.k_cache.data_ptr():  # layer 0's
+            block_idx, pos = (indices.tolist() for indices in others[-2:])
+            for name, block, slot in zip(sessions, block_idx, pos, strict=True):
+                slots[block][slot] = FIRST[name] + sessions[name].num_tokens
+
+    frames = []
+    with replaced(engine.decode_step.device_step.attention, "kv_append", noting(note)):
+        for title in ("A's block is full", "A's fifth token", "B's fifth token"):
+            engine.step()
+            frames.append(frame_of_sessions(title, slots, sessions))
+    return frames
+
+
+# --- a step that fails -----------------------------------------------------------------------------------
+
+
+def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> None:
+    """Let the engine's next step fail after the device has done its work.
 
     forgets: whether the device's state is given up, as the package does.
     """
-    slots = engine.decode_step.slots
-    sessions = {r.request_id: session for r, session in engine.scheduler.running.items()}
-    slot_of = dict(slots.slot_of)
-    lengths = {}
-
-    def look(when: str) -> None:
-        lengths[f"host, {when}"] = {i: session.num_tokens for i, session in sessions.items()}
-        of_device = {i: int(slots.context_lens[slot_of[session]]) for i, session in sessions.items()}
-        lengths[f"device, {when}"] = of_device
-
-    look("before")
-    fault = planted_failure(engine.decode_step.pinned_tokens, "start_copy")  # the tokens are not copied
-    forgetting = nullcontext() if forgets else replaced(slots, "forget", lambda _: lambda _: None)
+    step = engine.decode_step
+    fault = planted_failure(step.pinned_tokens, "start_copy")  # the tokens are not copied
+    forgetting = nullcontext() if forgets else replaced(step.slots, "forget", lambda _: lambda _: None)
     with suppress(PlantedError), fault, forgetting:
         engine.step()
-    look("after")
-    table = pd.DataFrame(lengths)
-    table["has a slot"] = [session in slots.slot_of for session in sessions.values()]
-    return table.rename_axis("request")
 
 
 def finish(engine: InferenceEngine) -> dict[int, list[int]]:

@@ -1,4 +1,4 @@
-"""Lesson 07: the loop over the past, and who touches which place."""
+"""Lesson 07: what the reader's attention kernel is made of, and who touches which place."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -88,29 +88,6 @@ def launch(kernel: Any, *arguments: Any) -> Tensor:
 
 
 # --- who reads what a program of the attention kernel writes -------------------------------------------
-
-Place = tuple[int, int]  # a block and a slot in it
-
-
-def places_touched(
-    tables: Sequence[Sequence[int]], context_lens: Sequence[int], block_size: int
-) -> list[tuple[set[Place], Place]]:
-    """The places of a head's cache that the program of each request reads, and the place that it writes."""
-    touched = []
-    for row, length in zip(tables, context_lens, strict=True):
-        places = [(row[t // block_size], t % block_size) for t in range(length + 1)]
-        touched.append((set(places[:-1]), places[-1]))
-    return touched
-
-
-def conflicts(touched: Sequence[tuple[set[Place], Place]]) -> int:
-    """How many places are written by one program and read or written by another."""
-    return sum(
-        place in reads or place == written
-        for i, (_, place) in enumerate(touched)
-        for j, (reads, written) in enumerate(touched)
-        if i != j
-    )
 
 
 def record_attention(

@@ -1,11 +1,9 @@
 """Lesson 07: engines beside each other, their work, costs and schedules."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 import torch
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
@@ -17,7 +15,7 @@ from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results import HostTime
-from labkit.watch import PlantedError, count_work, planted_failure, steady_decode, steady_prompts
+from labkit.watch import count_work, steady_decode, steady_prompts
 from labkit.watch.blocks import block_places
 from labkit.watch.work import COUNTS
 
@@ -62,25 +60,6 @@ def small_gpt2(n_layer: int = 12) -> LanguageModel:
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
 
 
-def sharing_engine(model: LanguageModel, options: EngineOptions, device: torch.device) -> InferenceEngine:
-    """An engine with eight requests about to decode for the first time: they share the two blocks of their
-    prompt with the prefix cache, and the second block is half full."""
-    engine = InferenceEngine(
-        model,
-        options,
-        device=device,
-        dtype=torch.float32,
-        cache=CacheConfig(block_size=4, max_blocks_per_layer=64),
-        scheduler=SchedulerConfig(max_batch_size=8),
-    )
-    prompt = [1, 2, 3, 4, 5, 6]
-    engine.generate([prompt], SamplingParams(max_new_tokens=1, stop_on_eos=False))  # fills the prefix cache
-    for _ in range(8):
-        engine.add_request(prompt, SamplingParams(max_new_tokens=12, stop_on_eos=False))
-    engine.step()  # the prefill, which computes nothing: the prompt is known
-    return engine
-
-
 def schedule_engine(
     model: LanguageModel, options: EngineOptions, device: torch.device, max_blocks: int = 10
 ) -> InferenceEngine:
@@ -97,29 +76,6 @@ def schedule_engine(
 
 
 # --- what a step, a copy and the bookkeeping cost, counted ---------------------------------------------
-
-# The decode steps of `step_work`, in order.
-STEPS = ("eight join, each copies the shared block", "nothing changes", "each needs a new block")
-
-
-def step_work(
-    model: LanguageModel, engines: Mapping[str, EngineOptions], device: torch.device
-) -> pd.DataFrame:
-    """What three decode steps of `sharing_engine` in a row ask of the block manager and the device, a row per
-    step and kind of work, a column per engine; and the first engine's count over the last's."""
-    first, *_, last = engines
-    tables = {}
-    running = {name: sharing_engine(model, options, device) for name, options in engines.items()}
-    for step in STEPS:
-        columns = {}
-        for name, engine in running.items():
-            with count_work(engine) as counts:
-                engine.step()
-            columns[name] = [counts[count] for count in COUNTS]
-        table = pd.DataFrame(columns, index=list(COUNTS))
-        ratios = [f"{a / b:.3g}" if b else "–" for a, b in zip(table[first], table[last], strict=True)]
-        tables[step] = table.assign(**{"times less": ratios})
-    return pd.concat(tables)[lambda rows: rows[first] > 0]
 
 
 def reserved(engine: InferenceEngine) -> str:
@@ -152,12 +108,11 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """A generator that runs one step at a time, while requests join, share a prompt, copy, are preempted,
     cancelled and finish. Checks the engine's integrity after each."""
     generator = np.random.default_rng(0)
-    ids: list[int] = []
     for step in range(60):
         if step % 4 == 0:
             prompt = [1, 2, 3, 4, 5, 6] if step % 8 else generator.integers(1, 200, 5).tolist()
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
-            ids.append(engine.add_request(prompt, params))
+            engine.add_request(prompt, params)
         if step == 30 and engine.scheduler.running:
             engine.cancel(next(iter(engine.scheduler.running)).request_id)
         engine.step()
@@ -209,7 +164,7 @@ def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size:
     return sum(each), len(each) * max(each)
 
 
-# --- what is wrong on purpose, and what fails -----------------------------------------------------------
+# --- what is wrong on purpose -------------------------------------------------------------------------
 
 
 class ForgetsTheCopy(OneTableBlockManager):
@@ -225,22 +180,3 @@ class ForgetsTheCopy(OneTableBlockManager):
                 changed.append(b)
             self.info(block_ids[-1]).length += 1
         return changed
-
-
-def fail_the_forward(engine: InferenceEngine) -> dict[str, list[int]]:
-    """Let the engine's next decode step fail when the device is asked for it. Returns the tokens that the
-    manager counts for each running request, and those that its session counts: at the failure, and after the
-    engine has handled it."""
-    step, manager = engine.decode_step, engine.kv_manager
-    sessions = list(engine.scheduler.running.values())
-    seen: dict[str, list[int]] = {}
-
-    def look(when: str) -> None:
-        seen[f"booked {when}"] = [manager.num_tokens(s.block_ids_per_layer[0]) for s in sessions]
-        seen[f"counted {when}"] = [s.num_tokens for s in sessions]
-
-    fault = planted_failure(step, "device_step", look=lambda: look("when it fails"))
-    with suppress(PlantedError), fault:
-        engine.step()
-    look("afterwards")
-    return seen

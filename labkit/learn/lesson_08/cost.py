@@ -13,18 +13,10 @@ from labkit.results.profiles import is_inside
 # --- what graphs save, from recorded runs --------------------------------------------------------------
 
 
-def forward_us(profile: StepProfile) -> tuple[float, float, int]:
-    """The model's forward in a profiled step: microseconds on the host, microseconds of its kernels, and how
-    many kernels."""
+def forward_us(profile: StepProfile) -> tuple[float, float]:
+    """The model's forward in a profiled step: microseconds on the host, and microseconds of its kernels."""
     (forward,) = [span for span in profile.ranges if span.name == "labkit.model.forward"]
-    inside = [k for k in profile.kernels if is_inside(k, forward)]
-    return forward.duration, sum(kernel.duration for kernel in inside), len(inside)
-
-
-def share_replaced(ratio: float) -> float:
-    """The share of the whole that was removed, if a gain of `ratio` comes only from something that takes no
-    time any more."""
-    return 1 - 1 / ratio
+    return forward.duration, sum(k.duration for k in profile.kernels if is_inside(k, forward))
 
 
 def gain_by_context(

@@ -8,7 +8,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.learn.exercise import BrokenContract, Exercise, answer_of
+from labkit.learn.exercise import BrokenContract, Exercise, answer_of, check_unchanged
 from labkit.learn.lesson_08.cost import bucket_of
 from labkit.learn.lesson_08.graphs import is_host_read
 from labkit.watch import ToyGraph
@@ -50,9 +50,6 @@ MADE_ANEW = (
     "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
     "Write in place."
 )
-INPUT_IS_CHANGED = (
-    "your function changes {}, which is read again after it. Write to the slots and to nothing else."
-)
 
 
 def replayed(
@@ -81,9 +78,10 @@ def replayed(
         slot_mapping.copy_(torch.tensor(mapped))
         token_ids.copy_(torch.tensor(tokens))
         graph.replay()
-        for name, told, now in (("slot_mapping", mapped, slot_mapping), ("token_ids", tokens, token_ids)):
-            if now.tolist() != list(told):
-                raise BrokenContract(INPUT_IS_CHANGED.format(name))
+        check_unchanged(
+            {"slot_mapping": slot_mapping.tolist(), "token_ids": token_ids.tolist()},
+            {"slot_mapping": list(mapped), "token_ids": list(tokens)},
+        )
     return slots, captured
 
 

@@ -1,9 +1,7 @@
 """Lesson 08: graphs of this machine's kind, and what cannot be captured."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Protocol
 
 import pandas as pd
 import torch
@@ -17,11 +15,7 @@ from labkit.watch.operators import storage, tensors_of
 # --- a step captured in a graph of the machine's kind, and steps that are padded or replayed -----------
 
 
-class Graph(Protocol):
-    """What a capture gives: a CUDA graph, or a toy."""
-
-    def replay(self) -> None:
-        """Run all that was captured once more."""
+Graph = torch.cuda.CUDAGraph | LaunchRecorder  # what a capture gives: it has a `replay`
 
 
 @contextmanager
@@ -32,29 +26,16 @@ def capturing(
     is_greedy)`, with the tensor [size] that each replay leaves its tokens in.
 
     On a GPU the graph is a CUDA graph. Without one it is a `toy()`, a recorder of launches that has a
-    `replay`. A size that the engine has no slots for raises ValueError: its tensors would end earlier. So
-    does a capture after the block.
+    `replay`.
     """
-    num_slots, is_open = len(device_step.slots.slot_mapping), True
 
     def in_toy(size: int, is_greedy: bool) -> tuple[Graph, Tensor]:
         graph = toy()
         return graph, recorded_step(device_step, size, is_greedy, graph)
 
     is_cuda = device_step.slots.slot_mapping.is_cuda
-    with cuda_captures(device_step) if is_cuda else nullcontext(in_toy) as captured:
-
-        def capture_in_slots(size: int, is_greedy: bool) -> tuple[Graph, Tensor]:
-            if not is_open:
-                raise ValueError("`capture` was called after the `with` block in which it can be")
-            if not 1 <= size <= num_slots:
-                raise ValueError(f"a graph of {size} rows, but max_batch_size is {num_slots}")
-            return captured(size, is_greedy)
-
-        try:
-            yield capture_in_slots
-        finally:
-            is_open = False
+    with cuda_captures(device_step) if is_cuda else nullcontext(in_toy) as capture:
+        yield capture
 
 
 class ToyGraphedStep:
@@ -70,24 +51,12 @@ class ToyGraphedStep:
             for bucket in self.buckets[::-1]
             for draws in device_step.families
         }
-        self.replays: list[tuple[int, int]] = []  # batch size and bucket of each step
 
     def __call__(self, batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
         bucket = next(size for size in self.buckets if size >= batch_size)
         graph, token_ids = self.graphs[bucket, is_greedy]
         graph.replay()
-        self.replays.append((batch_size, bucket))
         return token_ids[:batch_size]
-
-
-# --- what a captured step is made of, and what the host must wait for ---------------------------------
-
-# Operators that the host waits for: they read a number, have a shape that depends on contents, or make a
-# Python list of a tensor.
-HOST_READS = re.compile(
-    r"aten\.(item|_local_scalar_dense|is_nonzero|equal|nonzero|masked_select|_unique2|unique_consecutive"
-    r"|unique_dim|bincount|repeat_interleave|resolve_neg)"
-)
 
 
 class SlotsMadeAnew:
@@ -104,32 +73,27 @@ class SlotsMadeAnew:
         return self.graphs(batch_size, max_context_len, is_greedy)
 
 
-def made_by(graph: ToyGraph) -> dict[int, int]:
-    """The number of the launch that made each piece of memory, by its address; memory that was there before
-    the graph is not in it."""
-    made, before = {}, set()
-    for number, launch in enumerate(graph.launches):
-        before |= {storage(t) for t in tensors_of(launch.inputs)} - made.keys()
-        made |= {s: number for s in map(storage, launch.outputs) if s not in before and s not in made}
-    return made
+# --- what a captured step is made of, and what the host must wait for ---------------------------------
+
+# Operators that the host waits for: they read a number, have a shape that depends on contents, or make a
+# Python list of a tensor.
+HOST_READS = ("item", "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "resolve_neg")
 
 
 def is_host_read(launch: CapturedLaunch) -> bool:
-    """Whether the host waits for what this launch computes: a number, a shape that depends on contents, or a
-    copy to the host."""
-    inputs = tensors_of(launch.inputs)
-    by_mask = launch.name == "aten.index" and any(t.dtype == torch.bool for t in inputs[1:])
-    if launch.name == "aten.index_put_" and len(inputs) > 2:  # a single number fills, and is no question
-        adds_up = any(value is True for value in launch.inputs)
-        by_mask = any(t.dtype == torch.bool for t in inputs[1:-1]) and (adds_up or inputs[-1].numel() > 1)
-    to_host = any(t.is_cuda for t in inputs) and any(not t.is_cuda for t in launch.outputs)
-    return HOST_READS.fullmatch(launch.name) is not None or by_mask or to_host
+    """Whether the host waits for what this launch computes: a number, or a shape that depends on contents."""
+    inputs, name = tensors_of(launch.inputs), launch.name.removeprefix("aten.")
+    picks = name == "index" or (name == "index_put_" and inputs[-1].numel() > 1)  # a single number fills
+    return name in HOST_READS or (picks and any(t.dtype == torch.bool for t in inputs[1:]))
 
 
 def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:
     """The first launches of a graph, a row each: the shapes of what it reads and makes, and the launch that
     made what it reads."""
-    made = made_by(graph)
+    made, before = {}, set()  # the launch that made each piece of memory; memory that was there before
+    for number, launch in enumerate(graph.launches):
+        before |= {storage(t) for t in tensors_of(launch.inputs)} - made.keys()
+        made |= {s: number for s in map(storage, launch.outputs) if s not in before and s not in made}
     rows = []
     for launch in graph.launches[:first]:
         inputs = tensors_of(launch.inputs)

@@ -1,66 +1,63 @@
 """Lesson 09: a layer in few kernels."""
 
-import copy
 from collections import Counter
-from contextlib import ExitStack
-from functools import cache
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.step.fused import FusedDeviceStep
+from labkit.kernels import paged_attention_append_plain
 from labkit.ladder import LADDER
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
-from labkit.learn.lesson_09.fused_layer import whose_kernels
-from labkit.learn.lesson_09.proofs import attention_proven, layer_proven
-from labkit.learn.lesson_09.steps import TenKernelStep
-from labkit.model import LanguageModel
+from labkit.learn.lesson_09.proofs import check_numbers
+from labkit.learn.lesson_09.steps import TenKernelStep, whose_kernels
 from labkit.watch.launches import count_kernels, device_step_of, log_step
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode, steady_prompts
 
 PROMPTS = ((1, 2, 3), (7, 8))  # of the step whose kernels are counted
 PER_LAYER, AROUND = 5, 5  # kernels, at most
-LONG_AND_SHORT = (3, 9, 20, 50)  # tokens of the prompts of the step whose kernels are compared
+LONG_AND_SHORT = (3, 9, 20, 50)  # tokens of the prompts of the step whose attention is compared
+ATTENTION = "attention is one softmax over all of a request's tokens"
 
 
-@cache
-def uneven_model() -> LanguageModel:
-    """The small model with biases, and with LayerNorms that change something: fresh ones have biases of 0 and
-    weights of 1, so a layer that forgets one would be right."""
-    model = copy.deepcopy(small_model())
-    like = torch.Generator().manual_seed(3)
-    for parameter in model.network.parameters():
-        if parameter.dim() == 1:
-            parameter.data += 0.3 * torch.randn(parameter.shape, generator=like)
-    return model
-
-
-def engine_of(build: Build, model: LanguageModel) -> InferenceEngine:
-    """An engine with blocks of 4 tokens."""
-    return build(model, dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False))
-
-
-def right_kernels(build: Build) -> None:
-    """Raise BrokenContract for an attention or a layer that is not what its plain twin is, whichever way the
-    step is launched. Whatever else is wrong is left to the schedules."""
-    engine = engine_of(build, uneven_model())
+def right_attention(build: Build) -> None:
+    """A trial: attention over texts of several lengths is what its plain twin is, however it is launched."""
+    engine = engine_of(build)
     step = device_step_of(engine)
-    try:
-        with ExitStack() as stack:
-            if isinstance(step, FusedDeviceStep):
-                stack.enter_context(replaced(step, "layer", layer_proven(step)))
-            stack.enter_context(replaced(step.attention, "attention", attention_proven))
-            # Not a graph of it, which was captured before.
-            stack.enter_context(replaced(engine.decode_step, "device_step", lambda _: step))
-            stack.enter_context(steady_decode(engine, steady_prompts(4, LONG_AND_SHORT), warmup_steps=1))
-    except (BrokenContract, Unattempted):
-        raise
-    except Exception:
-        return
+    with (
+        replaced(step.attention, "attention", attention_proven),
+        replaced(engine.decode_step, "device_step", lambda _: step),  # not a graph of it, captured before
+        steady_decode(engine, steady_prompts(4, LONG_AND_SHORT), warmup_steps=1),
+    ):
+        pass
+
+
+def attention_proven(inner: Callable) -> Callable:
+    """A step's attention that is compared with its plain twin in every call."""
+
+    def attention(*arguments: Any) -> Tensor:
+        query, key, value, k_cache, v_cache, *others = arguments
+        expected = paged_attention_append_plain(query, key, value, k_cache.clone(), v_cache.clone(), *others)
+        made = inner(*arguments)
+        _, context_lens, slot_mapping, _ = others
+        lengths = context_lens[slot_mapping].tolist()
+        where = f"in a step whose requests have {lengths} tokens in the cache"
+        hint = "The parts of all programs count, each scaled by its own largest score."
+        check_numbers(ATTENTION, where, made.flatten(1), expected.flatten(1), hint, "request")
+        return made
+
+    return attention
+
+
+def engine_of(build: Build) -> InferenceEngine:
+    """An engine with blocks of 4 tokens."""
+    return build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4, prefix_cache=False))
 
 
 def few_kernels(build: Build) -> None:
@@ -68,7 +65,7 @@ def few_kernels(build: Build) -> None:
 
     Attention counts as one, even if it is a kernel for parts and one that merges them.
     """
-    engine = engine_of(build, small_model())
+    engine = engine_of(build)
     launches = log_step(engine, PROMPTS).launches
     num_layers = engine.model.config.num_layers
     as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
@@ -89,7 +86,7 @@ def few_kernels(build: Build) -> None:
 def own_kernels(build: Build) -> None:
     """Raise BrokenContract for the reader's step if it runs a kernel of the package's where the reader has
     written one. A step that is built on none of the lesson's may run either."""
-    engine = engine_of(build, small_model())
+    engine = engine_of(build)
     if isinstance(device_step_of(engine), TenKernelStep) and "not yours" in (told := whose_kernels(engine)):
         raise BrokenContract(
             f"the step runs the kernels of steps 2 and 3: {told}. `with_mine` returns the attention and the "
@@ -102,7 +99,7 @@ GATE = Gate(
     LADDER["08"].options,
     watches=(steps_proven,),
     samplings=MIXED,
-    trials=(right_kernels,),
+    trials=(right_attention,),
     costs=(few_kernels, own_kernels),
     interpreted=("layer_kernels",),
 )

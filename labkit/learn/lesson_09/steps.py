@@ -1,6 +1,6 @@
-"""Lesson 09: steps of fused kernels, and the tiles that kernels load and store."""
+"""Lesson 09: what the reader's kernels are made of and launched with, and the steps that they are part of."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,14 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from labkit.engine import InferenceEngine
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import NormLinear, RowStatistics, norm_linear_plain, triton_status
+from labkit.kernels.paged_attention_append import check_paged_attention_append
+from labkit.kernels.split_attention import SplitWorkspace, paged_attention_append_split_triton
 from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
-from labkit.learn.lesson_09.splits import SplitThenMerge, launch_merge, merge_plain
 from labkit.model import Network
-from labkit.model.decoder_weights import LayerWeights
+from labkit.watch.launches import device_step_of
 
 # --- tiles of matrices for the reader's kernels, and how their matrix products are launched ------------
 
@@ -60,12 +62,7 @@ def gelu(x):
 
 
 def launch_product(kernel: Any, x: Tensor, weight: Tensor, tile: Mapping[str, int] = TILE) -> Tensor:
-    """x @ weight.T by the reader's kernel, a program per tile of the result.
-
-    Where Triton cannot run, PyTorch's own product stands for it.
-    """
-    if triton_status().mode == "off":
-        return x @ weight.T
+    """x @ weight.T by the reader's kernel, a program per tile of the result."""
     (M, K), N = x.shape, len(weight)
     out = x.new_full((M, N), torch.nan)
     kernel[grid_of(M, N, tile)](x, weight, out, M, N, K, **tile)
@@ -115,6 +112,118 @@ def grid_of(M: int, N: int, tile: Mapping[str, int]) -> tuple[int, int]:
     return triton.cdiv(M, tile["BLOCK_M"]), triton.cdiv(N, tile["BLOCK_N"])
 
 
+# --- attention in two kernels, as flash-decoding has it: partial softmaxes, then the reader's merge ----
+# B requests, H heads, D head size; a row is one request's head, row b * H + h.
+
+SPLITS = 4  # programs per row
+PIECE = 8  # tokens that a program reads at a time: few, so that a short text has work for all
+
+# (largest [R, SPLITS], totals [R, SPLITS], accs [R, SPLITS, D]) -> attention [R, D]
+Merge = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class SplitThenMerge:
+    """Attention, and the store of the new token, as a `PagedAttentionAppend`: `SPLITS` programs per row, and
+    a merge of their parts."""
+
+    num_kernels = 2
+
+    def __init__(self, merge: Merge) -> None:
+        self.merge = merge
+        self.workspace: SplitWorkspace | None = None  # made once, so that a CUDA graph can hold its address
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        query, *_, context_lens, _, max_context_len = arguments
+        tensors = arguments[:-1]
+        check_paged_attention_append(*tensors)
+        if triton_status().mode == "native":
+            self.workspace = self.workspace or SplitWorkspace(
+                len(context_lens), *query.shape[1:], query.device
+            )
+            parts = partial_softmaxes_triton(*tensors, workspace=self.workspace)
+        else:
+            parts = partial_softmaxes_plain(*tensors, max_context_len)
+        return self.merge(*parts).view_as(query).to(query.dtype)
+
+
+def partial_softmaxes_triton(*tensors: Tensor, workspace: SplitWorkspace) -> tuple[Tensor, Tensor, Tensor]:
+    """What a `Merge` takes, of each program's share of the tokens; the new token is stored.
+
+    By the package's kernel, which leaves the parts in the workspace, and merges them itself for nothing; then
+    the largest scores and the totals are copied apart. tensors: as `partial_softmaxes_plain` takes them.
+    """
+    paged_attention_append_split_triton(*tensors, workspace, SPLITS, piece=PIECE)
+    B, H, D = tensors[0].shape
+    num_parts = B * H * SPLITS
+    pairs, accs = workspace.partial_softmax[:num_parts], workspace.partial_out[:num_parts]
+    largest, totals = pairs.view(B * H, SPLITS, 2).permute(2, 0, 1).contiguous()
+    return largest, totals, accs.view(B * H, SPLITS, D)
+
+
+def partial_softmaxes_plain(
+    query: Tensor,
+    key_new: Tensor,
+    value_new: Tensor,
+    k_cache_layer: Tensor,
+    v_cache_layer: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    slot_mapping: Tensor,
+    max_context_len: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a `Merge` takes, of each program's share of the tokens; the new token is stored.
+
+    Plain PyTorch, for where kernels are interpreted: one by one, these programs would take minutes.
+    """
+    B, H, D = query.shape
+    block_size = k_cache_layer.shape[2]
+    table, lens = block_table[slot_mapping].long(), context_lens[slot_mapping].long()
+    past = lens.clamp(min=0)
+    token = torch.arange(max_context_len + 1, device=query.device)  # the last one stands for the new token
+    block, pos = table[:, (token // block_size).clamp(max=table.shape[1] - 1)], token % block_size
+
+    def gather(cache: Tensor, new: Tensor) -> Tensor:
+        tokens = cache[block, :, pos].float()  # [B, T + 1, H, D]
+        return torch.cat([tokens[:, :-1], new[:, None].float()], dim=1)
+
+    live = token < past[:, None]
+    live[:, -1] = True
+    keys = gather(k_cache_layer, key_new)
+    values = gather(v_cache_layer, value_new).masked_fill(~live[:, :, None, None], 0)
+    scores = torch.einsum("bhd,bthd->bht", query.float(), keys) * D**-0.5
+    owner = token // PIECE % SPLITS
+    owner[-1] = 0
+    mine = live[:, None] & (owner == torch.arange(SPLITS, device=query.device)[:, None])  # [B, SPLITS, T + 1]
+    scores = scores[:, :, None].masked_fill(~mine[:, None], -torch.inf)  # [B, H, SPLITS, T + 1]
+    largest = scores.amax(-1)
+    weights = (scores - largest.clamp(min=torch.finfo().min)[..., None]).exp()
+    accs = torch.einsum("bhst,bthd->bhsd", weights, values)
+    b = (lens >= 0).nonzero()[:, 0]
+    block, pos = table[b, past[b] // block_size], past[b] % block_size
+    k_cache_layer[block, :, pos], v_cache_layer[block, :, pos] = key_new[b], value_new[b]
+    return largest.view(B * H, SPLITS), weights.sum(-1).view(B * H, SPLITS), accs.view(B * H, SPLITS, D)
+
+
+def launch_merge(kernel: Any, largest: Tensor, totals: Tensor, accs: Tensor) -> Tensor:
+    """The parts of each row in one, by the reader's kernel: [R, D], a program per row.
+
+    Where Triton cannot run, `merge_plain` stands for it.
+    """
+    if triton_status().mode == "off":
+        return merge_plain(largest, totals, accs)
+    num_rows, num_parts, D = accs.shape
+    out = accs.new_full((num_rows, D), torch.nan)
+    blocks = {"BLOCK_S": triton.next_power_of_2(num_parts), "BLOCK_D": triton.next_power_of_2(D)}
+    kernel[(num_rows,)](largest, totals, accs, out, num_parts, D, **blocks)
+    return out
+
+
+def merge_plain(largest: Tensor, totals: Tensor, accs: Tensor) -> Tensor:
+    """The parts of each row in one, in plain PyTorch."""
+    weights = (largest - largest.amax(1, keepdim=True)).exp()  # [R, SPLITS]
+    return (weights[:, :, None] * accs).sum(1) / (weights * totals).sum(1, keepdim=True)
+
+
 # --- the steps that the reader's part is built on and held against -------------------------------------
 
 
@@ -127,15 +236,11 @@ class TenKernelStep(FusedDeviceStep):
 
     def layer(self, layer_idx: int, x: Tensor, statistics: RowStatistics) -> tuple[Tensor, RowStatistics]:
         """One layer by PyTorch's operators. Nothing reads the statistics of its rows, so they stay."""
-        return layer_in_ten(self, self._separate[layer_idx], layer_idx, x), statistics
-
-
-def layer_in_ten(step: FusedDeviceStep, weights: LayerWeights, layer_idx: int, x: Tensor) -> Tensor:
-    """A layer's output for x [B, E] by PyTorch's operators and the step's attention."""
-    qkv = F.linear(F.layer_norm(x, x.shape[1:], *weights.attention_norm), *weights.qkv)
-    x = x + F.linear(step.attend(layer_idx, qkv), *weights.attention_out)
-    inner = F.linear(F.layer_norm(x, x.shape[1:], *weights.mlp_norm), *weights.mlp_in)
-    return x + F.linear(F.gelu(inner, approximate="tanh"), *weights.mlp_out)
+        weights = self._separate[layer_idx]
+        qkv = F.linear(F.layer_norm(x, x.shape[1:], *weights.attention_norm), *weights.qkv)
+        x = x + F.linear(self.attend(layer_idx, qkv), *weights.attention_out)
+        inner = F.linear(F.layer_norm(x, x.shape[1:], *weights.mlp_norm), *weights.mlp_in)
+        return x + F.linear(F.gelu(inner, approximate="tanh"), *weights.mlp_out), statistics
 
 
 def with_mine(
@@ -155,3 +260,26 @@ class ForgetsAPart(FusedDeviceStep):
     ) -> None:
         split = SplitThenMerge(lambda *parts: merge_plain(*(part[:, :-1] for part in parts)))
         super().__init__(slots, network, AttendAndWrite(attention.kv_manager, split), kernels)
+
+
+# --- a layer's kernels ---------------------------------------------------------------------------------
+
+# The kernels of a fused layer, in order, each with the operations that it replaces.
+STANDS_FOR = (
+    ("norm_linear", ("layer_norm", "linear")),
+    ("attention", ("attention",)),
+    ("linear_residual", ("linear", "add")),
+    ("norm_linear, GELU", ("layer_norm", "linear", "gelu")),
+    ("linear_residual", ("linear", "add")),
+)
+
+
+def whose_kernels(engine: InferenceEngine) -> str:
+    """Which of a fused step's two kernels of this lesson are the reader's, in a sentence."""
+    step = device_step_of(engine)
+    norm_linear, attention = step.kernels.norm_linear, step.attention.attention
+    mine = {
+        "norm_linear": getattr(norm_linear, "func", None) is launch_norm_linear,
+        "merge": isinstance(attention, SplitThenMerge),
+    }
+    return ", ".join(f"{name}: {'yours' if is_mine else 'not yours'}" for name, is_mine in mine.items())

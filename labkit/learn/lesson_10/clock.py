@@ -1,7 +1,6 @@
 """Lesson 10: two workers on one clock, a simulated GPU, and the orders of two streams."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
@@ -180,13 +179,6 @@ def measure_simulated(
 # --- the orders in which a GPU may run what two streams hold -------------------------------------------
 
 
-class Access(NamedTuple):
-    """A write or a read of one slot of a block on the GPU, and the request that it is for."""
-
-    who: str
-    verb: str  # "writes" or "reads"
-
-
 def orders(streams: Sequence[Sequence]) -> Iterator[tuple]:
     """Every order in which a GPU may run what the streams hold: within a stream as launched, between streams
     any."""
@@ -196,16 +188,3 @@ def orders(streams: Sequence[Sequence]) -> Iterator[tuple]:
         if stream:
             rest = [*streams[:i], stream[1:], *streams[i + 1 :]]
             yield from ((stream[0], *others) for others in orders(rest))
-
-
-def what_is_read(streams: Sequence[Sequence[Access]]) -> Counter[str]:
-    """In how many of the possible orders the one read of the slot finds each request's key."""
-    found: Counter[str] = Counter()
-    for order in orders(streams):
-        slot = "nobody"
-        for access in order:
-            if access.verb == "reads":
-                found[f"{access.who} reads {slot}'s key"] += 1
-            else:
-                slot = access.who
-    return found

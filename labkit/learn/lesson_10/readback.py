@@ -1,12 +1,11 @@
-"""Lesson 10: what a reader's readback is made from, and what it does with four requests."""
+"""Lesson 10: what a reader's readback is made from, a wrong one, and what they do with some requests."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 
-from labkit.checks import shown, whole
-from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine import InferenceEngine, InferenceSession, SamplingParams, StepOutput
 from labkit.engine.overlap import NextTokens, ReadOneBehind, tokens_left
 from labkit.engine.request import Request, RunningRequests
-from labkit.engine.step.resident import ResidentDecodeStep, StepInFlight
+from labkit.engine.step.resident import StepInFlight
 from labkit.learn.gates.gate import raised
 from labkit.watch import Flights, record_flights
 
@@ -15,31 +14,12 @@ LIMITS = (3, 40, 40, 40)  # new tokens of each
 MOST_CALLS = 2 * max(LIMITS)  # of `engine.step()`; a readback that hands nothing out would never be done
 
 
-class OneInFlight:
+class OneInFlight(ReadOneBehind):
     """Room for one step in flight, and what any readback does with it.
 
     A subclass says when to launch and when to read, in `next_tokens`. Whose tokens are handed out and who is
     launched again is decided as in the package, until a subclass decides it.
     """
-
-    watch_points = ("next_tokens",)
-
-    def __init__(self, decode_step: ResidentDecodeStep) -> None:
-        self.decode_step = decode_step
-        self.in_flight: StepInFlight | None = None  # launched and not read
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether a step was launched whose tokens have not been read."""
-        return self.in_flight is not None
-
-    # --- decided by a subclass -------------------------------------------------------------------------
-
-    def next_tokens(self, running: RunningRequests) -> NextTokens:
-        """Launch and read: the tokens to hand out now, as `ReadOneBehind.next_tokens`. A subclass has it."""
-        raise NotImplementedError
-
-    still_running = ReadOneBehind.still_running
 
     def going_on(
         self, running: RunningRequests, in_flight: Set[InferenceSession]
@@ -49,8 +29,6 @@ class OneInFlight:
         pairs = zip(running.items(), num_left, strict=True)
         return {request: session for (request, session), left in pairs if left > 0}
 
-    # --- the rest --------------------------------------------------------------------------------------
-
     def launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
         """Launch the next step, while `step` has not been read.
 
@@ -58,14 +36,10 @@ class OneInFlight:
         """
         in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
-        if not isinstance(going_on, dict):
-            raise TypeError(f"going_on returns a dict like running, not {shown(going_on)}")
-        sessions = going_on.values()
-        has_room = (
-            sum(s.next_token_takes_block for s in sessions) <= self.decode_step.kv_manager.num_free_blocks
-        )
-        is_known = all(self.decode_step.slots.knows(s) for s in sessions if s in in_flight)
-        return self.decode_step.launch(going_on) if going_on and has_room and is_known else None
+        sessions, decode_step = going_on.values(), self.decode_step
+        has_room = sum(s.next_token_takes_block for s in sessions) <= decode_step.kv_manager.num_free_blocks
+        is_known = all(decode_step.slots.knows(s) for s in sessions if s in in_flight)
+        return decode_step.launch(going_on) if going_on and has_room and is_known else None
 
     def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
         """Wait for the step's tokens. If that fails, it is undone, and so is the step after it."""
@@ -81,28 +55,24 @@ class OneInFlight:
         self, step: StepInFlight, token_ids: Sequence[int | None], running: RunningRequests
     ) -> NextTokens:
         """The requests that get their tokens, and the tokens."""
-        rows, num_rows = self.still_running(step, running), len(step.requests)
-        if len(token_ids) != num_rows:
-            raise TypeError(
-                f"hand_out takes a step and the tokens of the same step: the step has {num_rows} rows, and "
-                f"there are {len(token_ids)} tokens"
-            )
-        if not isinstance(rows, Iterable):
-            raise TypeError(f"still_running returns a list of rows, not {shown(rows)}")
-        rows = list(rows)  # a generator would be used up by the next line
-        for row in rows:
-            if whole(row) not in range(num_rows):
-                raise TypeError(
-                    f"still_running returns numbers of rows, 0 to {num_rows - 1}, not {shown(row)}"
-                )
+        rows = list(self.still_running(step, running))
         return NextTokens([step.requests[row] for row in rows], [token_ids[row] for row in rows])
-
-    def drop(self) -> None:
-        """Discard the step in flight: no request runs any more."""
-        self.in_flight = None
 
     def launch_first(self, running: RunningRequests) -> None:
         """Nothing is launched behind a prefill."""
+
+
+class AsksWhoRuns(ReadOneBehind):
+    """A readback that is wrong on purpose, for demonstration: it gives a token to its request if the request
+    is running, in whatever session."""
+
+    def still_running(self, step: StepInFlight, running: RunningRequests) -> list[int]:
+        """The step's rows whose request runs."""
+        return [b for b, request in enumerate(step.requests) if request in running]
+
+    def next_tokens(self, running: RunningRequests) -> NextTokens:
+        """With a token too many, a batch would miss a request's end: every token is looked at."""
+        return super().next_tokens(running)._replace(batch=None)
 
 
 def fly(engine: InferenceEngine) -> Flights:
@@ -129,3 +99,19 @@ def flown(engine: InferenceEngine) -> str:
         f"four requests: {unfinished}{len(watched.flights)} steps, launched ahead: {ahead}; "
         f"tokens for nobody: {watched.tokens_to_nobody}"
     )
+
+
+def preempted_in_flight(
+    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
+) -> list[tuple[int, ...]]:
+    """Serve the prompts; the newest request is preempted while a token of it is in flight. Returns each
+    request's tokens."""
+    params = SamplingParams(num_tokens, stop_on_eos=False)
+    ids = [engine.add_request(prompt, params) for prompt in prompts]
+    outputs: list[StepOutput] = []
+    for _ in range(after_calls):
+        outputs += engine.step()
+    engine.scheduler.preempt_newest()  # as the engine does when blocks run out
+    while engine.has_work:
+        outputs += engine.step()
+    return [tuple(o.token_id for o in outputs if o.request_id == request_id) for request_id in ids]

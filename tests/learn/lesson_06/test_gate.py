@@ -16,10 +16,6 @@ ALL_FREE = "        free = set(range(self.padding_slot))\n"
 IN_TURN = "max(set(range(self.padding_slot)) - set(self.slot_of.values()))"
 ASSIGN, MAPPING = "        self.assign(sessions)\n", "        self.send_mapping(sessions)\n"
 IS_DIRTY = "return sorted(set(joined).union(*changed))"
-BY_NUMBER = """counts = self.__dict__.setdefault("counts", {})
-        grown = [b for b, s in enumerate(sessions) if counts.get(s) != len(s.block_ids_per_layer[0])]
-        counts.update({s: len(s.block_ids_per_layer[0]) for s in sessions})
-        return grown"""
 SENT = "        self.send_dirty(sessions, joined, changed)\n"
 TOKENS = f"""{SENT}        for request, session in zip(requests, sessions):
             self.last_token_ids[self.slot_of[session]] = request.output_token_ids[-1]
@@ -31,17 +27,14 @@ NO_PADDING = """    def __init__(self, *about):
     def forget"""
 NEWCOMERS = "self.send_states({requests[b]: sessions[b] for b in joined})"
 ROW = "a row names the blocks that its request holds now found table"
-TURNS = "next(self.__dict__.setdefault('turns', iter([*range(self.padding_slot)] * 9)))"
 MISTAKES = [
-    (KEPT, STAY, "", "every step can be made found the engine raised KeyError: 'pop from an empty set'"),
+    (KEPT, STAY, "", "found raised KeyError: 'pop from an empty set', at `self"),
     (KEPT, STAY + FREE, ALL_FREE, "has left and still has slot"),
     (KEPT, STAY, "        self.slot_of = {}\n", "a request keeps its slot found request"),
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
     (KEPT, "free.pop()", IN_TURN, ""),
-    (KEPT, "free.pop()", TURNS, "slot 1 has request 1 and request 3 (row 1). try Hand out free slots"),
     (KEPT, "range(self.padding_slot)", "range(1, self.padding_slot + 1)", "try Hand out the slots 0 to"),
     (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "who is sent has a slot found send_mapping was called for"),
-    (DIRTY, IS_DIRTY, BY_NUMBER, ROW),
     (DIRTY, IS_DIRTY, "return joined or sorted(set().union(*changed))", ROW),
     (DIRTY, IS_DIRTY, "return range(len(sessions))", "block_tables was sent for request"),
     (DIRTY, IS_DIRTY, "return joined + [b for places in changed for b in places]", "send_rows was called"),

@@ -5,8 +5,7 @@ from helpers import make_engine
 from prefilled_engines import THIS
 
 from labkit.engine.step.slots import DeviceSlots
-from labkit.learn.lesson_06.pool import OWNERS, boundary_frames
-from labkit.learn.lesson_06.traps import LateRows
+from labkit.learn.lesson_06.traps import OWNERS, LateRows, boundary_frames
 
 FULL = ((1, 2, 3, 4), (11, 12, 13, 0), (0,) * 4, (0,) * 4)
 RIGHT = ((1, 2, 3, 4), (11, 12, 13, 14), (5, 6, 0, 0), (15, 0, 0, 0))

@@ -2,22 +2,20 @@
 
 import pytest
 import torch
+from prefilled_engines import prefilled
 
 from labkit import LADDER
 from labkit.engine import InferenceSession
 from labkit.kvcache import KVBlockManager, OneTableBlockManager
-from labkit.learn.lesson_07 import work
 from labkit.learn.lesson_07.exercises import BLOCKS_NEEDED, append_all_layers
 from labkit.watch.blocks import block_places
 
-CPU = torch.device("cpu")
 THIS = LADDER["07"].options
 
 
 def test_the_append_of_all_layers_is_the_engine_s():
     """The keys of a real step, taken from rung 07's pool, stored again by the exercise's solution."""
-    engine = work.sharing_engine(work.small_gpt2(n_layer=3), THIS, CPU)
-    engine.step()
+    engine = prefilled(THIS, prompts=[(1, 2, 3, 4, 5), (6, 7, 8, 9, 1, 2)])
     sessions = list(engine.scheduler.running.values())
     lengths = [session.num_tokens for session in sessions]
     engine.step()

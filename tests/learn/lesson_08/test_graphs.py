@@ -1,6 +1,5 @@
 """Lesson 08: what a capture is on this machine, and of which rows there can be none."""
 
-import pytest
 from helpers import GREEDY, make_engine, tokens_alone
 
 from labkit import LADDER
@@ -23,13 +22,3 @@ def test_without_a_gpu_a_capture_is_a_toy_whose_tokens_lie_where_a_replay_leaves
     for token_id in expected[len(made) : len(made) + 2]:
         graph.replay()
         assert token_ids[0] == token_id
-
-
-@pytest.mark.parametrize("size", [0, 4])
-def test_a_capture_of_rows_that_the_engine_has_no_slots_for_is_an_error(size):
-    engine = make_engine(options=BELOW, max_batch_size=3)
-    with (
-        capturing(device_step_of(engine), ToyGraph) as capture,
-        pytest.raises(ValueError, match=f"a graph of {size} rows, but max_batch_size is 3"),
-    ):
-        capture(size, True)

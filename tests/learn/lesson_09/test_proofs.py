@@ -13,7 +13,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarni
 
 PRODUCT, NORM, MERGE, _ = range(4)
 DOT = 'tl.dot(x, tl.trans(w), acc, input_precision="ieee")'
-ROUNDED = "x.to(tl.float16).to(tl.float32), tl.trans(w.to(tl.float16).to(tl.float32))"
 OUT = "rstd[:, None] * (acc - mean[:, None] * column_sums[None, :])"
 VARIANCE = "tl.sum(squares + counts * apart * apart, axis=1) / K"
 FORMULA = "tl.sum(squares + counts * means * means, axis=1) / K - mean * mean"
@@ -22,24 +21,22 @@ WEIGHTS = f"tl.exp(largest - {LARGEST})"
 MERGED = "tl.sum(weights[:, None] * accs, axis=0) / tl.sum(weights * totals, axis=0)"
 OF_ITSELF = MERGED.replace("accs", "totals[:, None] * (accs / totals[:, None])")
 MISTAKES = [
-    (PRODUCT, "x, tl.trans(w)", ROUNDED, "All are nearly right, so inputs were rounded"),
     (PRODUCT, "tl.trans(w)", "w", "found raised AssertionError"),
     (PRODUCT, "acc = tl.dot", "tl.dot", "`tl.dot` returns the sum and does not change `acc`"),
-    (PRODUCT, "range(0, K, BLOCK_K)", "range(0, K, K)", "64 inputs at a time: add the product of each"),
+    (PRODUCT, "range(0, K, BLOCK_K)", "range(0, K, K)", "Add the product of each round to `acc`"),
     (PRODUCT, "tl.program_id(1) * BLOCK_N + ", "", "row 0 of 20, value 128 of 200 is "),
     (PRODUCT, ', input_precision="ieee"', "", "has no input_precision='ieee'"),
     (PRODUCT, f"acc = {DOT}", "acc += tl.sum(x[:, None, :] * w[None, :, :], axis=2)", "in the source 0"),
-    (NORM, f"{VARIANCE}\n", f"{VARIANCE.replace('K', '(K - 1)')}\n", "squares / K and not squares / (K -"),
+    (NORM, f"{VARIANCE}\n", f"{VARIANCE.replace('K', '(K - 1)')}\n", "The variance is squares / K."),
     (NORM, f"{OUT} + bias[None, :]", f"{OUT[:-1]} + bias[None, :])", "and the bias is not"),
-    (NORM, "tl.rsqrt(variance + eps)", "1 / (tl.sqrt(variance) + eps)", "inside of the root"),
     (NORM, OUT, OUT.replace("(", "").replace(")", ""), "multiply the difference by 1 / sqrt"),
     (NORM, "out = gelu(out)", "out = out", "GELU comes last"),
     (NORM, "counts * apart", "apart", "its count times"),
-    (NORM, VARIANCE, FORMULA, "minus the square of the mean has no correct"),
+    (NORM, VARIANCE, FORMULA, "its count times the squared distance"),
     (MERGE, "s < num_parts, other=float", "(s == 0) | (s < num_parts - 1), other=float", "and divide once"),
-    (MERGE, MERGED, OF_ITSELF, "places from num_parts on have no total"),
+    (MERGE, MERGED, OF_ITSELF, "[1.0, 1.0, 1.0] (in row 1 the other way round)"),
     (MERGE, WEIGHTS, "tl.where(s < num_parts, 1.0, 0.0)", "scaled by its own largest score"),
-    (MERGE, LARGEST, f"tl.maximum({LARGEST}, 0.0)", "scale by the largest of them, not by 0"),
+    (MERGE, LARGEST, f"tl.maximum({LARGEST}, 0.0)", "which may be far below 0"),
     (MERGE, LARGEST, "tl.sum(tl.where(s == 0, largest, 0.0), axis=0)", "value 0 of 20 is nan"),
 ]  # fmt: skip
 

@@ -8,15 +8,6 @@ from labkit.paths import ROOT
 pytestmark = pytest.mark.slow
 
 ORDER, ROWS, GOING_ON = range(3)
-NEXT = "    def next_tokens"
-READ = f"""    def read(self, step, running):
-        try:
-            return step.read()
-        except BaseException:
-            step.cancel(running)
-            raise
-
-{NEXT}"""
 BEHIND = "        self.in_flight = self.launch_behind(step, running)"
 UNCHECKED = """        going = self.going_on(dict(running), frozenset(step.sessions))
         self.in_flight = self.decode_step.launch(going) if going else None"""
@@ -24,12 +15,11 @@ STEP = "step = self.in_flight = self.in_flight or self.decode_step.launch(runnin
 FORGOTTEN = "step = self.decode_step.launch(running)\n        self.launch_behind(step, running)"
 IN_ITS_SESSION = "running.get(step.requests[row]) is step.sessions[row]"
 MISTAKES = [
-    (ORDER, NEXT, READ, "the host has counted every launch found request"),
     (ORDER, "step = self.in_flight = ", "step = ", "a step stays in flight if the launch after it fails"),
     (ORDER, BEHIND, UNCHECKED, "OutOfBlocksError: layer 0 has no free block"),
-    (ORDER, "hand_out(step,", "hand_out(self.in_flight or step,", "hand_out takes a step and the tokens of"),
+    (ORDER, "hand_out(step,", "hand_out(self.in_flight or step,", "found raised IndexError: list index out"),
     (ORDER, f"{STEP}\n{BEHIND}", FORGOTTEN, "is_ahead says whether a step is in flight found it is False"),
-    (ROWS, "return [row for", "return [step.requests[row] for", "still_running returns numbers of rows, 0"),
+    (ROWS, "return [row for", "return [step.requests[row] for", "found raised TypeError: list indices"),
     (ROWS, IN_ITS_SESSION, "step.requests[row] in running", "it was preempted, and has come back in a new"),
     (ROWS, IN_ITS_SESSION, "step.sessions[row] in list(running.values())", ""),
     (GOING_ON, " + (session in in_flight)", "", "step 6 is launched for request 1, whose last token of 2 is"),
