@@ -223,33 +223,35 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
     params = SamplingParams(num_tokens, stop_on_eos=False)
     with StreamingServer(engine, tokenize_workers=1) as server:
 
-        async def client(number: int) -> float:
-            began, first = now(), 0.0
+        async def texts(number: int) -> AsyncIterator[str | None]:
             async for chunk in server.submit_async(TEXTS[number % len(TEXTS)], params):
-                first = first or (now() - began if chunk.text else 0.0)
-            return first
+                yield chunk.text
 
-        return _run(client, num_clients, num_tokens)
+        return _run(texts, num_clients, num_tokens)
 
 
 def over_http(engine: InferenceEngine, num_clients: int, num_tokens: int, **parts: Any) -> Run:
     """Clients are tasks of an event loop, and read streams of the openai client."""
     with Server(engine, limit=num_clients, **parts) as server:
 
-        async def client(number: int) -> float:
-            began, first = now(), 0.0
-            async for chunk in await create(**asked(TEXTS[number % 4], num_tokens), stream=True):
-                first = first or (now() - began if chunk.choices[0].delta.content else 0.0)
-            return first
+        async def texts(number: int) -> AsyncIterator[str | None]:
+            async for chunk in await create(**asked(TEXTS[number % len(TEXTS)], num_tokens), stream=True):
+                yield chunk.choices[0].delta.content
 
         # One object for all: it has a connection for each, and takes longer to make than an answer does.
         create = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none").chat.completions.create
-        return _run(client, num_clients, num_tokens)
+        return _run(texts, num_clients, num_tokens)
 
 
-def _run(client: Callable[[int], Any], num_clients: int, num_tokens: int) -> Run:
+def _run(texts: Callable[[int], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
     """All clients at once, after one that warms up, on an event loop of a thread: a notebook's own one runs
     the cell."""
+
+    async def client(number: int) -> float:
+        began, first = now(), 0.0
+        async for text in texts(number):
+            first = first or (now() - began if text else 0.0)
+        return first
 
     async def all_of_them() -> Run:
         await client(0)
