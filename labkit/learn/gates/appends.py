@@ -12,12 +12,10 @@ from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, Sampli
 from labkit.engine.request import Request
 from labkit.engine.step.host import DecodeStep
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
-from labkit.learn.lesson_02.exercises import blocks_for_a_step
-from labkit.watch import PlantedError, noting, planted_failure, replaced
+from labkit.watch import PlantedError, planted_failure, replaced
 
 # In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
 PROMPTS = ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6), (7, 8, 9), (1, 2, 3, 4))
@@ -52,22 +50,10 @@ def own_slots(build: Build) -> None:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
         written: dict[int, list[int]] = {i: [] for i in range(manager.num_layers)}  # rows of each write
-        taken: list[int] = []  # the layer of each block
         no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
-        needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
-        with (
-            replaced(manager.kv_write, "write", partial(_watched, engine, running, written)),
-            replaced(manager, "allocate_block", noting(lambda i, start, taken=taken: taken.append(i))),
-        ):
+        with replaced(manager.kv_write, "write", partial(_watched, engine, running, written)):
             engine.step()
         for layer_idx, counts in written.items():
-            if (num_taken := taken.count(layer_idx)) > needed[layer_idx]:
-                raise BrokenContract(
-                    f"no block is taken without need: layer {layer_idx} took {num_taken} in a "
-                    f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
-                    "copied, whoever shares it: after it a new one begins. And the last holder of a block "
-                    "that others have copied writes in place. `ready_block` knows both."
-                )
             if len(counts) > 1 or not (takes_block or counts):
                 kind = ", some of which take a block" if takes_block else " whose last blocks all have room"
                 raise BrokenContract(
@@ -92,13 +78,6 @@ def hint_for_no_write(kv_append: object, running: Running) -> str:
     if all(is_fast(block_ids) for _, session in running for block_ids in session.block_ids_per_layer):
         return f"`is_fast` is right about them, so the gap is in `write`. {NO_WRITE}"
     return "Each of these blocks has room and one holder, so its next token is fast: `is_fast` must say True."
-
-
-def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:
-    """How many blocks a layer's append of a token to each of these takes, one after the other."""
-    last = [session.block_ids_per_layer[layer_idx][-1] for _, session in running]
-    lengths, holders = [manager.info(i).length for i in last], [manager.refcount(i) for i in last]
-    return blocks_for_a_step(last, lengths, holders, manager.block_size)
 
 
 def _watched(

@@ -37,9 +37,6 @@ BY_TOKEN = f"""{HEAD.replace("MyFastPath", "LayerAppend")}
         for b, block_ids in enumerate(lists):
             self.kv_manager.append_token(layer_idx, block_ids, keys[b], values[b])
         return"""
-COPIES = """            if block_ids and self.kv_manager.refcount(block_ids[-1]) > 1:
-                block_ids[-1] = self.kv_manager.copy_on_write(layer_idx, block_ids[-1])
-            if not self.is_fast"""
 RETURN = "return has_room and"
 MISTAKES = [
     (FAST, f"{WRITE}\n{COUNT}", f"{COUNT}\n{WRITE}", "counted 8 tokens for request 0, expected 7."),
@@ -58,7 +55,6 @@ MISTAKES = [
     (ONE_WRITE, OF_ALL, EACH, "layer 0 had 4 batched writes in a step of 4 requests"),
     (ONE_WRITE, READY + OF_ALL, TWICE, "some of which take a block, expected 1. try Make every block ready"),
     (ONE_WRITE, HEAD, BY_TOKEN, "whose last blocks all have room, expected 1. try Collect the block"),
-    (ONE_WRITE, "            if not self.is_fast", COPIES, "layer 0 took 5 in a step of 4 requests,"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

@@ -40,7 +40,7 @@ MISTAKES = [
     (KEPT, "free.pop()", IN_TURN, ""),
     (KEPT, "free.pop()", TURNS, "slot 1 has request 1 and request 3 (row 1). try Hand out free slots"),
     (KEPT, "range(self.padding_slot)", "range(1, self.padding_slot + 1)", "try Hand out the slots 0 to"),
-    (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "who is sent has a slot found send_mapping was called for"),
+    (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "of type InferenceSession, at `self.send_mapping"),
     (DIRTY, IS_DIRTY, BY_NUMBER, ROW),
     (DIRTY, IS_DIRTY, "return joined or sorted(set().union(*changed))", ROW),
     (DIRTY, IS_DIRTY, "return range(len(sessions))", "block_tables was sent for request"),
