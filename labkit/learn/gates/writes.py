@@ -171,9 +171,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -
     went = f" (it went to {place_of(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{told}{found}, expected {told_wanted}{went}. "
-        + (EVERY_HEAD if head and is_untouched else ENTRIES)
-        + (SLOTS_FIRST if case.slots_first else "")
+        f"{told}{found}, expected {told_wanted}{went}. {ENTRIES}{SLOTS_FIRST if case.slots_first else ''}"
     )
 
 
@@ -186,7 +184,6 @@ ENTRIES = (
 )
 KEPT = "Hand out a kept tensor only for a list that equals its own."
 SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take every stride from the tensor."
-EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 
 
 def whose(number: float, new: Mapping[str, Tensor]) -> str:

@@ -100,7 +100,7 @@ class Server(AbstractContextManager["Server"]):
         leaving: Leaving | None = None,
         admit: Admit | None = None,
         limit: int = LIMIT,
-        middleware: tuple[type, dict[str, Any]] | None = None,
+        middleware: tuple[Callable, dict[str, Any]] | None = None,
     ) -> None:
         self.engine = engine
         app = make_app(engine, name=NAME, max_inflight_requests=limit)

@@ -109,37 +109,33 @@ class Marks:
         return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})
 
 
-class Clock:
+def clocked(app: Callable, marks: Marks) -> Callable:
     """An ASGI middleware that notes when a request's bytes came, and when its frames went."""
 
-    def __init__(self, app: Callable, marks: Marks) -> None:
-        self.app, self.marks = app, marks
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        self.marks.entered = now()
-
+    async def noting_app(scope: Any, receive: Any, send: Any) -> None:
         async def timed_receive() -> Any:
             message = await receive()
             if message["type"] == "http.request":
-                self.marks.body_read = now()
+                marks.body_read = now()
             return message
 
         async def timed_send(message: Any) -> None:
             start = now()
             await send(message)
             if message.get("body"):
-                self.marks.sends.append((start, now()))
+                marks.sends.append((start, now()))
 
-        await self.app(scope, timed_receive, timed_send)
+        marks.entered = now()
+        await app(scope, timed_receive, timed_send)
+
+    return noting_app
 
 
 def one_request(engine: InferenceEngine, text: str, num_tokens: int, **parts: Any) -> Marks:
     """Send a request to a server with the reader's parts and note its moments. Another one came before it, so
     that nothing is done for the first time."""
     marks = Marks()
-    with Server(engine, middleware=(Clock, {"marks": marks}), **parts) as server:
+    with Server(engine, middleware=(clocked, {"marks": marks}), **parts) as server:
         list(server.ask(text[::-1], num_tokens, stream=True))
         vars(marks).update(vars(Marks()))
         with watched(server, marks):
