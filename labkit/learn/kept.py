@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MethodType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from labkit import paths
@@ -216,8 +216,6 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
 
     Raises OptionError if there is none, or if it needs more than these names.
     """
-    if isinstance(part, MethodType):
-        raise OptionError(f"{part.__name__} is an object's method: hand over the class, or a function")
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
     codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
     if not codes:

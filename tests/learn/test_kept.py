@@ -39,7 +39,6 @@ class Mine(BlockTables):
     "def sum(values):\n    return 42\n\ndef uses_own_sum():\n    return sum([1, 2]), LOWEST, inf",
     "def uses_scale():\n    return SCALE\ndef uses_done():\n    return DONE",
     "def outer(width):\n    def inner():\n        return width\n    return inner\nclosure = outer(7)",
-    "method = object.__new__(Mine).fill",
     "@t.inference_mode()\ndef decorated():\n    return t.is_inference_mode_enabled()",
     "wider.by = 3\ndef in_a_default(x=wider.by):\n    return x",
 )
@@ -166,7 +165,6 @@ def test_a_damaged_file_is_named_with_what_to_do(folder, content, words):
         ("uses_scale", r"uses SCALE \(float64\) of the notebook"),
         ("uses_done", r"uses DONE \(FinishReason\) of the notebook"),
         ("closure", "it uses width of the function around it"),
-        ("method", "fill is an object's method: hand over the class, or a function"),
         ("in_a_default", "its source, run without the notebook, raised AttributeError: .*by"),
         ("Empty", "has no source: hand over a function, or a class with methods"),
         ("WithRow", "source of Row cannot be found; write a class without methods inside of its user"),
