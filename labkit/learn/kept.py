@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MethodType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from labkit import paths
@@ -74,12 +74,8 @@ def keep_all(lesson: str, parts: Mapping[str, Callable]) -> list[Kept]:
     """
     texts = {option: text_of(lesson, option, part) for option, part in parts.items()}
     made = [Kept(lesson, option, paths.MINE / f"lesson_{lesson}_{option}.py") for option in texts]
-    if not made:
-        return made
     try:
         paths.MINE.mkdir(exist_ok=True)
-        if folders := [part.path for part in made if part.path.is_dir()]:
-            raise IsADirectoryError(f"{folders[0]} is a folder")
         with tempfile.TemporaryDirectory(dir=paths.MINE) as folder:
             new = [replace(part, path=Path(folder) / part.path.name) for part in made]
             for part in new:
@@ -111,17 +107,10 @@ def text_of(lesson: str, option: str, part: Callable) -> str:
         name = pieces.add(part)
     except OptionError as error:
         raise OptionError(f"{option} cannot be kept: {error}") from error
-    return "\n".join(
-        [
-            f'"""My {option}, from lesson {lesson}."""',
-            "",
-            *sorted(pieces.imports),
-            *("", "") * bool(pieces.imports),
-            *pieces.sources,
-            f'PART = "{name}"',
-            "",
-        ]
-    )
+    head = [f'"""My {option}, from lesson {lesson}."""', "", *sorted(pieces.imports)]
+    if pieces.imports:
+        head += ["", ""]
+    return "\n".join([*head, *pieces.sources, f'PART = "{name}"', ""])
 
 
 def kept() -> list[Kept]:
@@ -196,12 +185,7 @@ def _as_python(value: Any) -> str | None:
     whose repr is no Python."""
     if type(value) not in CONSTANTS:
         return None
-    if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'
-    try:
-        return repr(value)
-    except ValueError:  # a whole number of more digits than Python converts
-        return None
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
@@ -232,8 +216,6 @@ def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
 
     Raises OptionError if there is none, or if it needs more than these names.
     """
-    if isinstance(part, MethodType):
-        raise OptionError(f"{part.__name__} is an object's method: hand over the class, or a function")
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
     codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
     if not codes:

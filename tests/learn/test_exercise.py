@@ -1,6 +1,5 @@
 """A grader never raises, and says what is wrong."""
 
-import functools
 import re
 import statistics
 import sys
@@ -34,7 +33,6 @@ ADD = Exercise(add, two_lists, "Add each number to its own partner.")
         lambda numbers, more: np.array(numbers) + np.array(more),
         lambda numbers, more: torch.tensor(numbers) + torch.tensor(more),
         lambda numbers, more: [np.float64(x) for x in add(numbers, more)],
-        functools.partial(add),
         lambda renamed, others: add(renamed, others),
     ],
 )
@@ -60,16 +58,13 @@ def never_ends_in_a_line(numbers, more):
 @pytest.mark.parametrize(
     ("attempt", "sentence"),
     [
-        (None, "add: expected a function, not None."),
         (3, "add: expected a function, not 3."),
-        pytest.param(10**5000, "add: expected a function, not a number of 16610 bits.", id="huge"),
         (
             lambda numbers, more: None,
             "gave None, expected [11]. (A function without `return` gives None.)",
         ),
         (lambda numbers, more: {3}, "gave {3}, a set, where a list or a tuple was expected [11]. Add each"),
         (lambda numbers, more: (x for x in [3]), "a generator, where a list or a tuple was expected [11]."),
-        (lambda numbers, more: "3", "gave '3', a str, where a list"),
         (lambda numbers, more: 3, "gave 3, an int, where a list"),
         (lambda numbers, more: np.array([[3]]), "gave array([[3]]), expected [11]. Add each number"),
         (changes_its_argument, "changed its argument numbers to [11]. Leave what you are given as it is."),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 
 from labkit.learn import Prediction
 
@@ -36,8 +35,6 @@ def test_prediction_scores(guess, verdict):
         (-1.5, -1.57, "You said -1.5: right, within 5 %."),
         (3, -1.581, "You said 3: off by 4.581."),
         (10**400, 48, "is no number"),
-        pytest.param(10**5000, 48, "Your guess, a number of 16610 bits, is no number", id="huge"),
-        (torch.tensor(40.0, device="meta"), 48, "is no number"),
         ("many", 48, "Your guess, 'many', is no number"),
         (float("nan"), 48, "is no number"),
         (np.float32(40), 48, "You said 40: within a factor of 2."),

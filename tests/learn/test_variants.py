@@ -31,12 +31,6 @@ def test_samples_have_their_names_and_parts_say_how_they_were_measured(made):
     assert made.source("ends.steps") == "a GPU, 2026-01-02: alone"  # a part with a date of its own
 
 
-@pytest.mark.parametrize("what", ["layers", "ends", "ends.layers", "steps.samples", "device", ""])
-def test_a_part_that_is_not_there_is_named(made, what):
-    with pytest.raises(ValueError, match=f"mine.json has no measured part '{what}'"):
-        made.part(what)
-
-
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "data").glob("*_variants_*.json")), ids=lambda path: path.stem
 )

@@ -12,12 +12,10 @@ from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, Sampli
 from labkit.engine.request import Request
 from labkit.engine.step.host import DecodeStep
 from labkit.errors import OutOfBlocksError
-from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.cached import TRUE_RECORDS
 from labkit.learn.gates.gate import Build, small_model
-from labkit.learn.lesson_02.exercises import blocks_for_a_step
-from labkit.watch import PlantedError, noting, planted_failure, replaced
+from labkit.watch import PlantedError, planted_failure, replaced
 
 # In blocks of 4: two that share a partly filled block, one with room for a token, one whose block is full.
 PROMPTS = ((1, 2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6), (7, 8, 9), (1, 2, 3, 4))
@@ -26,9 +24,9 @@ NUM_TOKENS = 10  # of each: every last block is filled, and another after it
 Running = list[tuple[Request, InferenceSession]]
 
 
-def started(build: Build, block_size: int = 4) -> InferenceEngine:
+def started(build: Build) -> InferenceEngine:
     """A small engine in which all of PROMPTS run, each with its first token; no step has decoded yet."""
-    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=block_size))
+    engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(block_size=4))
     for prompt in PROMPTS:
         engine.add_request(prompt, SamplingParams(NUM_TOKENS, stop_on_eos=False))
         engine.step()  # one at a time, so that a prompt finds those before it in the cache
@@ -46,37 +44,16 @@ def own_slots(build: Build) -> None:
     step has one batched write per layer at most, and one if each last block has room; records are true after
     it.
     """
-    for block_size in (4, 2):  # so that neither is taken for the only one
-        _own_slots(started(build, block_size))
-
-
-def _own_slots(engine: InferenceEngine) -> None:
+    engine = started(build)
     manager = engine.kv_manager
     while engine.has_work:
         running = list(engine.scheduler.running.items())
         takes_block = any(session.next_token_takes_block for _, session in running)
         written: dict[int, list[int]] = {i: [] for i in range(manager.num_layers)}  # rows of each write
-        taken: list[int] = []  # the layer of each block
         no_write = "" if takes_block else hint_for_no_write(engine.decode_step.kv_append, running)
-        needed = [blocks_needed(manager, running, layer_idx) for layer_idx in range(manager.num_layers)]
-        with (
-            replaced(manager.kv_write, "write", partial(_watched, engine, running, written)),
-            replaced(manager, "allocate_block", noting(lambda i, start, taken=taken: taken.append(i))),
-        ):
+        with replaced(manager.kv_write, "write", partial(_watched, engine, running, written)):
             engine.step()
         for layer_idx, counts in written.items():
-            if (num_taken := taken.count(layer_idx)) > needed[layer_idx]:
-                raise BrokenContract(
-                    f"no block is taken without need: layer {layer_idx} took {num_taken} in a "
-                    f"step of {len(running)} requests, expected {needed[layer_idx]}. A full block is not "
-                    "copied, whoever shares it: after it a new one begins. And the last holder of a block "
-                    "that others have copied writes in place. `ready_block` knows both."
-                )
-            if len(counts) > 1 and not all(written.values()):
-                raise BrokenContract(
-                    f"every layer is written: layer {layer_idx} had {len(counts)} batched writes in a step, "
-                    "and another layer had none. Hand on the `layer_idx` that you are given."
-                )
             if len(counts) > 1 or not (takes_block or counts):
                 kind = ", some of which take a block" if takes_block else " whose last blocks all have room"
                 raise BrokenContract(
@@ -101,13 +78,6 @@ def hint_for_no_write(kv_append: object, running: Running) -> str:
     if all(is_fast(block_ids) for _, session in running for block_ids in session.block_ids_per_layer):
         return f"`is_fast` is right about them, so the gap is in `write`. {NO_WRITE}"
     return "Each of these blocks has room and one holder, so its next token is fast: `is_fast` must say True."
-
-
-def blocks_needed(manager: KVBlockManager, running: Running, layer_idx: int) -> int:
-    """How many blocks a layer's append of a token to each of these takes, one after the other."""
-    last = [session.block_ids_per_layer[layer_idx][-1] for _, session in running]
-    lengths, holders = [manager.info(i).length for i in last], [manager.refcount(i) for i in last]
-    return blocks_for_a_step(last, lengths, holders, manager.block_size)
 
 
 def _watched(
@@ -148,11 +118,6 @@ def _wrong_slot(
     offset = manager.layer_offset(layer_idx)
     block_id = offset + block_index
     last_id = session.block_ids_per_layer[layer_idx][-1]
-    if (layer_of_last := manager.info(last_id).layer) != layer_idx:
-        return (
-            f"its list of this layer ends in block {last_id}, which is layer {layer_of_last}'s. Hand on the "
-            "`layer_idx` that you are given."
-        )
     own_slot = session.num_tokens % manager.block_size  # 0 where a new block begins
     if slot >= manager.block_size and not own_slot:
         hint = _hint_for_not_ready("The block is full", "takes a new one", has_fast_path)
@@ -160,14 +125,7 @@ def _wrong_slot(
             f"slot {slot} of block {block_id} was written, but a block has slots 0 to "
             f"{manager.block_size - 1}. {hint}"
         )
-    holders = manager.block_refcounts.get(block_id, 0)
-    if not holders:
-        return (
-            f"block_idx {block_index} of this layer was written, which has no holder, expected "
-            f"{last_id - offset}. A block's id counts through all layers; `block_idx` has the `block_index` "
-            "of its record, its place in the layer."
-        )
-    if holders > 1:
+    if (holders := manager.block_refcounts.get(block_id, 0)) > 1:
         hint = _hint_for_not_ready("Others hold this block", "copies it", has_fast_path)
         return f"block {block_id} was written while it had {holders} holders, expected 1. {hint}"
     if (recorded := manager.info(last_id).block_index) != (own := last_id - offset):
@@ -178,8 +136,9 @@ def _wrong_slot(
     if (slot, block_id) != (own_slot, last_id):
         return (
             f"slot {slot} of block {block_id} was written, expected slot {own_slot} of block {last_id}. The "
-            "slot is the number of tokens in the request's last block before this one is counted; row b, "
-            "block b and slot b belong to one request."
+            "slot is the number of tokens in the request's last block before this one is counted, and "
+            "`block_idx` has the `block_index` of the block's record, its place in the layer. Row b, block "
+            "b and slot b belong to one request."
         )
     return ""
 
@@ -200,27 +159,25 @@ class Interrupted(BaseException):
 
 COUNTED = "a token is counted when it is written"
 MARK = 7.0  # every new key and value of a step that fails
-FAILURES = {"raised": PlantedError, "was interrupted (Ctrl-C is no `Exception`)": Interrupted}
 
 
 @torch.inference_mode()
 def failed_write(build: Build) -> None:
-    """When a layer's write fails, by an error or by Ctrl-C, that reaches the caller, no token is counted that
-    is not written, and what was made ready can be undone.
+    """When a layer's write fails, that reaches the caller, no token is counted that is not written, and what
+    was made ready can be undone.
     """
     engine = started(build)
     engine.step()  # by now some last blocks have room, and one has none
     manager = engine.kv_manager
     for failed in range(manager.num_layers):
-        for how, error in FAILURES.items():
-            with suppress(error), planted_failure(manager.kv_write, "write", failed, error=error):
-                append_marks(engine)
-                raise BrokenContract(
-                    f"{COUNTED}: layer {failed}'s write {how}, and the append did not. Let the error "
-                    "through: the engine must learn of it to undo the step."
-                )
-            check_counted(engine, f"layer {failed}'s write {'had raised' if how == 'raised' else how}")
-            undo(engine)
+        with suppress(PlantedError), planted_failure(manager.kv_write, "write", failed):
+            append_marks(engine)
+            raise BrokenContract(
+                f"{COUNTED}: layer {failed}'s write raised, and the append did not. Let the error through: "
+                "the engine must learn of it to undo the step."
+            )
+        check_counted(engine, f"layer {failed}'s write had raised")
+        undo(engine)
 
 
 @torch.inference_mode()

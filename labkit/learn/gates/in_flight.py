@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from labkit.engine import InferenceEngine, InferenceSession
-from labkit.engine.request import Request, RunningRequests
+from labkit.engine.request import Request
 from labkit.engine.step.resident import StepInFlight
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.schedule import Invariant
-from labkit.watch.replaced import noting, replaced
-
-MOST_IN_FLIGHT = 2  # the step that is read next, and the one behind it
+from labkit.watch.replaced import replaced
 
 
 @dataclass(eq=False)
@@ -32,16 +30,12 @@ class Account:
     request: Request
     num_first: int
     num_launched: int = 0
-    made: list[tuple[int | None, str]] = field(default_factory=list)  # tokens, and of which row and step
+    made: list[int | None] = field(default_factory=list)
 
     @property
     def num_left(self) -> int:
         """How many more may be launched before the request reaches its limit."""
         return self.request.params.max_new_tokens - self.num_first - self.num_launched
-
-    def newest(self, token_id: int | None) -> str:
-        """Where such a token was made last; empty if it never was."""
-        return next((where for made, where in reversed(self.made) if made == token_id), "")
 
 
 class InFlight:
@@ -63,15 +57,18 @@ class InFlight:
                 def start(
                     requests: Sequence[Request], sessions: Sequence[InferenceSession], *about: object
                 ) -> StepInFlight:
-                    launched = self._launching(requests, sessions)
+                    launched = Launched(self._num_launched + 1, requests, sessions)
+                    self._check_launch(launched)
                     step = inner(requests, sessions, *about)
-                    self._has_launched(launched)
+                    self._num_launched += 1
+                    self._unread.append(launched)
+                    for session in sessions:
+                        self._accounts[session].num_launched += 1
                     stack.enter_context(replaced(step, "read", self._reading(launched)))
                     return step
 
                 return start
 
-            stack.enter_context(replaced(self.decode_step, "launch", noting(self._check_is_known)))
             stack.enter_context(replaced(self.decode_step, "start", starting))
             yield
 
@@ -81,23 +78,10 @@ class InFlight:
         pairs = zip(launched.requests, launched.sessions, strict=True)
         return any(running.get(request) is session for request, session in pairs)
 
-    def _awaited(self) -> list[Launched]:
-        return [launched for launched in self._unread if self._is_running(launched)]
-
     # --- launches --------------------------------------------------------------------------------------
 
-    def _launching(self, requests: Sequence[Request], sessions: Sequence[InferenceSession]) -> Launched:
-        launched = Launched(self._num_launched + 1, requests, sessions)
-        ahead = self._awaited()
-        if len(ahead) == MOST_IN_FLIGHT:
-            numbers = " and ".join(str(earlier.number) for earlier in ahead)
-            raise BrokenContract(
-                f"at most two steps are in flight: step {launched.number} is launched, and the tokens of "
-                f"steps {numbers} are still to be read. Two buffers take turns for the tokens: read the "
-                "older step first, keep the other in `self.in_flight`, and drop none that a running request "
-                "is in."
-            )
-        for request, session in zip(requests, sessions, strict=True):
+    def _check_launch(self, launched: Launched) -> None:
+        for request, session in zip(launched.requests, launched.sessions, strict=True):
             account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
             if account.num_left <= 0:
                 raise BrokenContract(
@@ -106,22 +90,6 @@ class InFlight:
                     "in flight already. Launch the next step by `launch_behind`, which takes the requests "
                     "that `going_on` returns. It counts a token in flight if `in_flight` has the session."
                 )
-        self._check_nobody_is_left_out(launched)
-        return launched
-
-    def _check_is_known(self, running: RunningRequests) -> None:
-        """Whether the device has every token that a launch needs and the host has not read."""
-        in_flight = {session for launched in self._awaited() for session in launched.sessions}
-        for request, session in running.items():
-            if session in in_flight and not self.decode_step.slots.knows(session):
-                raise BrokenContract(
-                    "a step is launched after another only if the device has its tokens: step "
-                    f"{self._num_launched + 1} is launched while a token of request {request.request_id} is "
-                    "in flight, and the device was made to forget that request. `launch_behind` checks "
-                    "that, and whether there are blocks; `decode_step.launch` does not."
-                )
-
-    def _check_nobody_is_left_out(self, launched: Launched) -> None:
         for request, session in self.scheduler.running.items():
             account = self._accounts.get(session) or Account(request, len(request.output_token_ids))
             if session not in launched.sessions and account.num_left > 0:
@@ -131,12 +99,6 @@ class InFlight:
                     "those that are made or in flight. In `going_on`, a token in flight counts for its own "
                     "session alone."
                 )
-
-    def _has_launched(self, launched: Launched) -> None:
-        self._num_launched += 1
-        self._unread.append(launched)
-        for session in launched.sessions:
-            self._accounts[session].num_launched += 1
 
     # --- reads -----------------------------------------------------------------------------------------
 
@@ -150,9 +112,8 @@ class InFlight:
                     self._undo_from(launched)
                     raise
                 self._unread = self._unread[self._unread.index(launched) + 1 :]
-                pairs = zip(launched.sessions, token_ids, strict=True)
-                for row, (session, token_id) in enumerate(pairs):
-                    self._accounts[session].made.append((token_id, f"row {row} of step {launched.number}"))
+                for session, token_id in zip(launched.sessions, token_ids, strict=True):
+                    self._accounts[session].made.append(token_id)
                 return token_ids
 
             return read
@@ -161,18 +122,13 @@ class InFlight:
 
     def _check_read_is_due(self, launched: Launched) -> None:
         number = launched.number
-        if launched not in self._unread:
+        due = next((step for step in self._unread if step is launched or self._is_running(step)), None)
+        if due is not launched:
             raise BrokenContract(
-                f"a step is read once: step {number} is read again, or was undone or passed over. Let go of "
-                "a step when you have read it."
+                f"every step is read once, in the order of the launches: step {number} is read, expected "
+                f"{f'step {due.number}' if due else 'none'}. Read the older step, and keep the newer one in "
+                "`self.in_flight` for the next call."
             )
-        for earlier in self._unread[: self._unread.index(launched)]:
-            if self._is_running(earlier):
-                raise BrokenContract(
-                    f"every step is read, in the order of the launches: step {number} is read, but step "
-                    f"{earlier.number}, for {names(earlier.requests)}, never was, and its tokens are lost. "
-                    "Read the older step, and keep the newer one in `self.in_flight` for the next call."
-                )
         if launched is self._unread[-1] and self._could_launch(launched):
             raise BrokenContract(
                 f"the next step is launched before this one is read: step {number} is read while no other is "
@@ -207,13 +163,8 @@ class InFlight:
             Invariant(
                 "a token goes to the session that it was launched for, or to nobody",
                 self._misdelivered,
-                "`still_running` says which rows of a step are handed out.",
-            ),
-            Invariant(
-                "a request that has ended gets nothing more",
-                self._after_the_end,
-                "A token in flight for a request that has ended belongs to nobody: `still_running` leaves it "
-                "out.",
+                "`still_running` leaves out the rows of a request that has ended, or that runs in another "
+                "session: it was preempted, and has come back in a new one.",
             ),
             Invariant(
                 "the host has counted every launch",
@@ -235,38 +186,12 @@ class InFlight:
                 continue
             pairs = zip_longest(request.output_token_ids[account.num_first :], account.made)
             for place, (got, made) in enumerate(pairs, start=account.num_first):
-                if made is None:
+                if got != made:
                     return (
-                        f"new token {place} of request {request.request_id} is {got}, expected none so far. "
-                        f"{self._whence(account, got)}"
+                        f"new token {place} of request {request.request_id} is "
+                        f"{'missing' if got is None else got}, expected "
+                        f"{'none so far' if made is None else made}."
                     )
-                token_id, where = made
-                if got != token_id:
-                    is_got = "missing" if got is None else got
-                    return (
-                        f"new token {place} of request {request.request_id} is {is_got}, expected "
-                        f"{token_id}, from {where}: the request still runs in the session of that launch."
-                    )
-        return ""
-
-    def _whence(self, account: Account, token_id: int | None) -> str:
-        """Where a token comes from that is too many for the account's session, in a sentence."""
-        request = account.request
-        for other in reversed(self._accounts.values()):
-            if other.request is request and other is not account and (where := other.newest(token_id)):
-                return (
-                    f"It is from {where}, which was launched for an earlier session of request "
-                    f"{request.request_id}: it was preempted, and has come back in a new one."
-                )
-        if where := account.newest(token_id):
-            return f"It is from {where}, and was handed out before."
-        return f"No step made it for request {request.request_id}."
-
-    def _after_the_end(self, engine: InferenceEngine) -> str:
-        for request in {account.request for account in self._accounts.values()}:
-            if request.completion and len(request.output_token_ids) > len(request.completion.token_ids):
-                more = request.output_token_ids[len(request.completion.token_ids) :]
-                return f"request {request.request_id} ended and got {more}."
         return ""
 
     def _miscounted(self, engine: InferenceEngine) -> str:
@@ -287,18 +212,11 @@ class InFlight:
         return ""
 
     def _not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
-        says, awaited = engine.readback.is_ahead, self._awaited()
+        says = engine.readback.is_ahead
+        awaited = [launched.number for launched in self._unread if self._is_running(launched)]
         if awaited and not says:
-            return (
-                f"it is {says}, and step {awaited[0].number} for {names(awaited[0].requests)} is in flight."
-            )
+            return f"it is {says}, and step {awaited[0]} is in flight."
         return f"it is {says}, and no step is in flight." if says and not self._unread else ""
-
-
-def names(requests: Sequence[Request]) -> str:
-    """The requests, in words."""
-    ids = [str(request.request_id) for request in requests]
-    return f"request {ids[0]}" if len(ids) == 1 else f"requests {', '.join(ids)}"
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 
 from torch import Tensor
 
@@ -22,8 +21,6 @@ MIXED = (
 )
 OF_A_SLOT = ("context_lens", "last_token_ids", *SamplingState._fields)
 SENT_ONCE = (*OF_A_SLOT, "block_tables", "slot_mapping")  # not sent again while it is as the device has it
-SENDS = ("send_mapping", "send_states", "send_rows")
-SEND_MAPPING = "The mapping must be sent when the requests of the step are not those of the last."
 UNTOUCHED = -9  # stands in what must not be sent
 
 
@@ -53,12 +50,11 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
     slot_of: dict[int, Request] = {}
     for row, (slot, request) in enumerate(zip(mapping, requests, strict=False)):
         if not 0 <= slot < padding_slot:
-            given = (
-                f"Hand out the slots 0 to {padding_slot - 1} only." if slot in slots.slot_of.values() else ""
-            )
             raise BrokenContract(
                 f"a row names its request's slot: slot_mapping[{row}] is {slot} for request "
-                f"{request.request_id}, expected one of 0 to {padding_slot - 1}. {given or SEND_MAPPING}"
+                f"{request.request_id}, expected one of 0 to {padding_slot - 1}. Hand out the slots 0 to "
+                f"{padding_slot - 1} only, and send the mapping when the requests of the step are not those "
+                "of the last."
             )
         if slot in slot_of:
             raise BrokenContract(
@@ -100,6 +96,15 @@ def check_state(slots: SlotState, request: Request, session: InferenceSession, s
                 )
 
 
+def _check_once(sessions: Collection[object]) -> None:
+    """Raise BrokenContract if a row is sent twice."""
+    if len({*sessions}) < len(sessions):
+        raise BrokenContract(
+            "what is sent goes once: send_rows was called for a request twice in one call. A request that "
+            "joins may also have changed, and a list of blocks changes in each table."
+        )
+
+
 class Launches:
     """Proves, in each launch of a step, that the device knows what the host knows, and that of `sent_once`,
     some names of SENT_ONCE, it was told nothing that it knew.
@@ -113,7 +118,6 @@ class Launches:
         self._slot_of: dict[InferenceSession, int] = {}  # of the last launch
         self._request_of: dict[InferenceSession, Request] = {}
         self._known: dict[InferenceSession, int] = {}  # of them, those that the device knew before this one
-        self._launched: dict[object, Request] = {}  # by session, those of this launch
         self._last: list[InferenceSession] = []  # the sessions of the last launch that was not undone
         self._hidden: list[tuple[str, str, Tensor, Tensor]] = []  # what, whose, a view, what was in it
 
@@ -123,14 +127,12 @@ class Launches:
         with ExitStack() as stack:
             stack.enter_context(replaced(engine.decode_step, "launch", self._launching))
             stack.enter_context(replaced(engine.decode_step, "start", self._starting))
-            for name in SENDS if isinstance(self.slots, SlotState) else ():
-                checked = noting(partial(self._check_whom, name))
-                stack.enter_context(replaced(self.slots, name, checked))
+            if isinstance(self.slots, SlotState):
+                stack.enter_context(replaced(self.slots, "send_rows", noting(_check_once)))
             yield
 
     def _launching(self, inner: Callable) -> Callable:
         def launch(running: RunningRequests) -> object:
-            self._launched = {session: request for request, session in running.items()}
             self._hide(running)
             try:
                 return inner(running)
@@ -159,23 +161,6 @@ class Launches:
             return inner(requests, sessions, *about)
 
         return start
-
-    def _check_whom(self, name: str, whom: Collection[object]) -> None:
-        """Whether each of those that are sent is a session of the launch, has a slot, and comes once."""
-        sessions = list(whom.values() if isinstance(whom, dict) else whom)
-        for place, session in enumerate(sessions):
-            request = self._launched.get(session)
-            who = f"request {request.request_id}" if request else f"a {type(session).__name__}"
-            if session not in self.slots.slot_of:
-                raise BrokenContract(
-                    f"who is sent has a slot: {name} was called for {who}, which has none in slot_of. Every "
-                    "session of the step gets one first, and a new one after it was forgotten."
-                )
-            if session in sessions[:place]:
-                raise BrokenContract(
-                    f"what is sent goes once: {name} was called for {who} twice in one call. A request "
-                    "that joins may also have changed, and a list of blocks changes in each table."
-                )
 
     def _check_slots_are_kept(self, slot_of: dict[InferenceSession, int]) -> None:
         for session, slot in self._known.items():

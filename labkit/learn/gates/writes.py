@@ -46,17 +46,12 @@ def right_again(build: Build, paths: Sequence[str]) -> None:
     say; what was kept of the first must not be used for it. A wrong first write is left to `right_slots`."""
     kv_write, device = _built(build)
     for first, second in PAIRS:
-        indices = first.indices
-        ended = [*map(id, indices)]
         try:
-            _try(kv_write, first, paths, device, indices=indices)
+            _try(kv_write, first, paths, device)
         except BrokenContract:
             return
-        rows, *lists = second.indices
-        del indices  # the lists, unless the reader's part keeps them
-        lists = [in_place_of(ended, numbers.copy) for numbers in lists]
         try:
-            _try(kv_write, second, paths, device, indices=(rows, *lists))
+            _try(kv_write, second, paths, device)
         except BrokenContract as broken:
             raise BrokenContract(
                 "a write uses its own lists, and none that was kept from another write: after a write to "
@@ -89,10 +84,9 @@ def _try(
     paths: Sequence[str],
     device: torch.device,
     recorded: bool = True,
-    indices: tuple[Sequence[int], list[int], list[int]] | None = None,
 ) -> None:
     """Raises BrokenContract for the first thing about a write that is off. recorded: kernels are interpreted,
-    each access is looked at, and none that runs out of memory is made. indices: by default the case's."""
+    each access is looked at, and none that runs out of memory is made."""
     like = torch.Generator().manual_seed(0)
     shape = (NUM_LAYERS, NUM_BLOCKS, case.num_heads, BLOCK_SIZE, case.head_dim)
     before = [torch.randn(shape, generator=like).to(device) for _ in range(2)]
@@ -106,8 +100,7 @@ def _try(
     value_new = values.copy_(qkv[:, 2])  # of other strides: those of two requests lie side by side
     with record_accesses() if recorded else nullcontext([]) as runs:
         try:
-            indices = indices or case.indices
-            path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *indices)
+            path = kv_write.write(k_cache[LAYER], v_cache[LAYER], key_new, value_new, *case.indices)
         except Unattempted:
             raise
         except Exception as error:  # whatever the reader's code raises
@@ -115,19 +108,14 @@ def _try(
             raise BrokenContract(
                 f"every write can be made: {case}, `write` {raised(error)}.{hint}"
             ) from error
-    expected_path = case.path if case.path in paths else "generic"
-    other_path = ""
-    if path != expected_path:
-        other_path = f"{case.kind}, and it returned {one_line(repr(path))}, expected {expected_path!r}. "
-        other_path += HINTS[expected_path]
     strays = [(run, stray) for run in runs for stray in run.strays()]
     for run, stray in strays:
         if stray.kind == WRITE or _is_index(run, stray):  # which explains what is not in its slot
-            raise _told(run, stray, case, other_path)
-    _compare("key", k_cache, before[0], key_new, case, other_path)
-    _compare("value", v_cache, before[1], value_new, case, other_path)
+            raise _told(run, stray, case)
+    _compare("key", k_cache, before[0], key_new, case)
+    _compare("value", v_cache, before[1], value_new, case)
     for run, stray in strays:
-        raise _told(run, stray, case, other_path)
+        raise _told(run, stray, case)
     for run in runs:
         if twice := _written_twice(run):
             raise BrokenContract(
@@ -136,9 +124,11 @@ def _try(
                 f"{run.grid}. A program has its own request and head: what it loops over needs no axis of "
                 "the grid."
             )
-    if other_path:
+    expected_path = case.path if case.path in paths else "generic"
+    if path != expected_path:
         raise BrokenContract(
-            f"`write` takes the path of its batch, and returns its name: {other_path} Tried {case}."
+            f"`write` takes the path of its batch, and returns its name: {case.kind}, and it returned "
+            f"{one_line(repr(path))}, expected {expected_path!r}. {HINTS[expected_path]} Tried {case}."
         )
 
 
@@ -152,9 +142,8 @@ HINTS = {
 }
 
 
-def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, other_path: str) -> None:
-    """Raises BrokenContract for the first number of a pool [L, N, H, block_size, D] that is off. other_path:
-    what to say of a path that is not the right one; empty if it is."""
+def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case) -> None:
+    """Raises BrokenContract for the first number of a pool [L, N, H, block_size, D] that is off."""
     expected = before.clone()
     owners = {}
     for b, block, slot in zip(case.batch_idx, case.block_idx, case.pos, strict=True):
@@ -182,10 +171,7 @@ def _compare(noun: str, pool: Tensor, before: Tensor, new: Tensor, case: Case, o
     went = f" (it went to {place_of(elsewhere[0])})" if elsewhere else ""
     raise BrokenContract(
         f"each named request's {noun} is in its slot: {case}, the {noun} of request {owner} in {at}, is "
-        f"{told}{found}, expected {told_wanted}{went}. "
-        + (f"The path is wrong, too: {other_path}" if other_path else "")
-        + ("" if other_path else EVERY_HEAD if head and is_untouched else ENTRIES)
-        + (SLOTS_FIRST if case.slots_first else "")
+        f"{told}{found}, expected {told_wanted}{went}. {ENTRIES}{SLOTS_FIRST if case.slots_first else ''}"
     )
 
 
@@ -196,9 +182,8 @@ MASK = (
 ENTRIES = (
     "The i-th of batch_idx, block_idx and pos belong together; keys and values have strides of their own."
 )
-KEPT = "Hand out a kept tensor only for a list that equals its own; an `id` may be another list's later."
+KEPT = "Hand out a kept tensor only for a list that equals its own."
 SLOTS_FIRST = " In this pool's memory a slot's heads lie side by side: take every stride from the tensor."
-EVERY_HEAD = "Every head is written: by a program of its own, or by one that goes over all of them."
 
 
 def whose(number: float, new: Mapping[str, Tensor]) -> str:
@@ -230,15 +215,13 @@ def _is_index(run: KernelRun, stray: Stray) -> bool:
     return len(run.layouts[stray.tensor].shape) == 1
 
 
-def _told(run: KernelRun, stray: Stray, case: Case, other_path: str) -> BrokenContract:
+def _told(run: KernelRun, stray: Stray, case: Case) -> BrokenContract:
     """An access that met no element of its tensor, as a sentence."""
     tensor = f"{stray.tensor}, {list(run.layouts[stray.tensor].shape)}"
     return BrokenContract(
         f"a kernel touches the elements of its tensors and nothing else: {case}, program {stray.program} of "
         f"{run.kernel} {stray.kind}s {stray.offset:,} numbers from the first of {tensor}, where no element "
-        f"of it is; the grid is {run.grid}. "
-        + (f"The path is wrong, too: {other_path}" if other_path else "")
-        + ("" if other_path else ONE_EACH if _is_index(run, stray) else LANES)
+        f"of it is; the grid is {run.grid}. {ONE_EACH if _is_index(run, stray) else LANES}"
     )
 
 

@@ -1,12 +1,14 @@
-"""Lesson 19: a running server with the reader's parts in the place of the package's."""
+"""Lesson 19: a running server with the reader's parts in the place of the package's, and a chat with it."""
 
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from html import escape
+from typing import Any
 
 import openai
 
@@ -20,6 +22,7 @@ from labkit.model.tokenizer import Tokenizer
 from labkit.serve import RunningServer, make_app
 from labkit.serve.errors import ApiError, api_error
 from labkit.serve.replies import ChatForm, finish_reason, usage_of
+from labkit.show.sliders import show_widget
 from labkit.watch.replaced import replaced
 
 NAME = "mine"  # of the served model, for clients
@@ -28,19 +31,8 @@ LIMIT = 16  # unfinished answers of a server, at most
 AS_IT_IS = ChatTemplate("{% for message in messages %}{{ message['content'] }}{% endfor %}", {})
 
 Piece = tuple[str, Completion | None]
-
-
-class Stops(Protocol):
-    """What step 2 writes: text goes in, and what may be shown of it comes out."""
-
-    def push(self, text: str) -> str:
-        """What may be shown now."""
-
-    def finish(self) -> str:
-        """What may be shown at the answer's end."""
-
-
-MakeStops = Callable[[Sequence[str]], Stops]
+# What steps 2 to 5 write.
+MakeStops = Callable[[Sequence[str]], Any]
 Write = Callable[[AsyncIterator[Piece], "Reply"], AsyncIterator[bytes]]
 Leaving = Callable[[Callable[[], Awaitable[Any]], Sequence[Any]], Awaitable[None]]
 Admit = Callable[[int, int, int], int]
@@ -81,7 +73,7 @@ class Reply:
 class OwnDecoder:
     """Tokens to text, which goes through the reader's stop strings."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Stops) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: Any) -> None:
         self._decoder, self._stops = TextDecoder(tokenizer), stops
 
     def push(self, token_ids: Sequence[int]) -> str:
@@ -108,7 +100,7 @@ class Server(AbstractContextManager["Server"]):
         leaving: Leaving | None = None,
         admit: Admit | None = None,
         limit: int = LIMIT,
-        middleware: tuple[type, dict[str, Any]] | None = None,
+        middleware: tuple[Callable, dict[str, Any]] | None = None,
     ) -> None:
         self.engine = engine
         app = make_app(engine, name=NAME, max_inflight_requests=limit)
@@ -234,3 +226,76 @@ def events(stream: bytes) -> Iterator[dict[str, Any] | str]:
         except ValueError:
             body = None
         yield body if isinstance(body, dict) else data
+
+
+# --- a chat in the notebook -----------------------------------------------------------------------------
+
+MOST_TOKENS = 120  # of an answer
+WORDS = "A chat: run this cell in JupyterLab to talk to your server."
+
+
+class Chat:
+    """A line to write on, and above it what was said. Each answer streams from the server, in a thread of its
+    own, so that the notebook goes on."""
+
+    def __init__(self, server: Server, max_tokens: int = MOST_TOKENS) -> None:
+        from ipywidgets import HTML, Text, VBox
+
+        self._server, self._max_tokens = server, max_tokens
+        self._messages: list[dict[str, str]] = []  # of this conversation, as the server is sent them
+        self._told: list[str] = []  # all that was said, in HTML
+        self.said = HTML()
+        line = {"placeholder": "Write here, and press Enter", "continuous_update": False}
+        self.line = Text(**line, layout={"width": "30em"})
+        self.box = VBox([self.said, self.line])
+        self.line.observe(lambda change: self.say(change["new"]), "value")  # Enter, or the line is left
+
+    def say(self, text: str) -> threading.Thread | None:
+        """Send a text after all that was said; the thread that waits for its answer."""
+        if not text or self.line.disabled:
+            return None
+        self.line.disabled, self.line.value = True, ""
+        self._messages.append({"role": "user", "content": text})
+        self._told.append(told("you", text))
+        thread = threading.Thread(target=self._answer, daemon=True)
+        thread.start()
+        return thread
+
+    def _answer(self) -> None:
+        """Draw the answer while it comes, and then how fast it came."""
+        began, first, num_frames, text = time.perf_counter(), 0.0, 0, ""
+        settings = {"max_tokens": self._max_tokens, "temperature": 0.7, "stream": True}
+        try:
+            create = self._server.client.chat.completions.create
+            for chunk in create(model=NAME, messages=self._messages, **settings):
+                if chunk.choices and (more := chunk.choices[0].delta.content):
+                    first = first or time.perf_counter()
+                    num_frames, text = num_frames + 1, text + more
+                    self._draw(told("model", text))
+            rate = num_frames / max(time.perf_counter() - first, 1e-9)
+            note = f"first text after {1e3 * (first - began):,.0f} ms, then {rate:,.0f} frames per second"
+            self._messages.append({"role": "assistant", "content": text})
+        except Exception as error:  # whatever the server, or the way to it, says
+            note = f"{type(error).__name__}: {error} What you write next begins anew."
+            self._messages.clear()
+        self._told.append(told("model", text, note))
+        self._draw()
+        self.line.disabled = False
+
+    def _draw(self, *more: str) -> None:
+        self.said.value = f'<div style="max-width: 50em">{"".join((*self._told, *more))}</div>'
+
+
+def told(who: str, text: str, note: str = "") -> str:
+    """What somebody said, in HTML, with a line about it in a paler ink."""
+    indent = 0 if who == "you" else 2
+    said = f'<div style="white-space: pre-wrap; line-height: 1.4; margin: 6px 0 0 {indent}em">'
+    said += f"<b>{who}</b> {escape(text)}</div>"
+    return said + (
+        f'<div style="margin-left: {indent}em; opacity: 0.65">{escape(note)}</div>' if note else ""
+    )
+
+
+def chat(server: Server) -> None:
+    """Show a chat with a server. Where a page is only read, a line of words stands in its place."""
+    show_widget(Chat(server).box, WORDS)

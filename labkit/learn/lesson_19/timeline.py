@@ -109,37 +109,33 @@ class Marks:
         return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})
 
 
-class Clock:
+def clocked(app: Callable, marks: Marks) -> Callable:
     """An ASGI middleware that notes when a request's bytes came, and when its frames went."""
 
-    def __init__(self, app: Callable, marks: Marks) -> None:
-        self.app, self.marks = app, marks
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        self.marks.entered = now()
-
+    async def noting_app(scope: Any, receive: Any, send: Any) -> None:
         async def timed_receive() -> Any:
             message = await receive()
             if message["type"] == "http.request":
-                self.marks.body_read = now()
+                marks.body_read = now()
             return message
 
         async def timed_send(message: Any) -> None:
             start = now()
             await send(message)
             if message.get("body"):
-                self.marks.sends.append((start, now()))
+                marks.sends.append((start, now()))
 
-        await self.app(scope, timed_receive, timed_send)
+        marks.entered = now()
+        await app(scope, timed_receive, timed_send)
+
+    return noting_app
 
 
 def one_request(engine: InferenceEngine, text: str, num_tokens: int, **parts: Any) -> Marks:
     """Send a request to a server with the reader's parts and note its moments. Another one came before it, so
     that nothing is done for the first time."""
     marks = Marks()
-    with Server(engine, middleware=(Clock, {"marks": marks}), **parts) as server:
+    with Server(engine, middleware=(clocked, {"marks": marks}), **parts) as server:
         list(server.ask(text[::-1], num_tokens, stream=True))
         vars(marks).update(vars(Marks()))
         with watched(server, marks):
@@ -223,33 +219,35 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
     params = SamplingParams(num_tokens, stop_on_eos=False)
     with StreamingServer(engine, tokenize_workers=1) as server:
 
-        async def client(number: int) -> float:
-            began, first = now(), 0.0
+        async def texts(number: int) -> AsyncIterator[str | None]:
             async for chunk in server.submit_async(TEXTS[number % len(TEXTS)], params):
-                first = first or (now() - began if chunk.text else 0.0)
-            return first
+                yield chunk.text
 
-        return _run(client, num_clients, num_tokens)
+        return _run(texts, num_clients, num_tokens)
 
 
 def over_http(engine: InferenceEngine, num_clients: int, num_tokens: int, **parts: Any) -> Run:
     """Clients are tasks of an event loop, and read streams of the openai client."""
     with Server(engine, limit=num_clients, **parts) as server:
 
-        async def client(number: int) -> float:
-            began, first = now(), 0.0
-            async for chunk in await create(**asked(TEXTS[number % 4], num_tokens), stream=True):
-                first = first or (now() - began if chunk.choices[0].delta.content else 0.0)
-            return first
+        async def texts(number: int) -> AsyncIterator[str | None]:
+            async for chunk in await create(**asked(TEXTS[number % len(TEXTS)], num_tokens), stream=True):
+                yield chunk.choices[0].delta.content
 
         # One object for all: it has a connection for each, and takes longer to make than an answer does.
         create = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none").chat.completions.create
-        return _run(client, num_clients, num_tokens)
+        return _run(texts, num_clients, num_tokens)
 
 
-def _run(client: Callable[[int], Any], num_clients: int, num_tokens: int) -> Run:
+def _run(texts: Callable[[int], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
     """All clients at once, after one that warms up, on an event loop of a thread: a notebook's own one runs
     the cell."""
+
+    async def client(number: int) -> float:
+        began, first = now(), 0.0
+        async for text in texts(number):
+            first = first or (now() - began if text else 0.0)
+        return first
 
     async def all_of_them() -> Run:
         await client(0)

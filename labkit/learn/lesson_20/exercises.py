@@ -1,9 +1,64 @@
-"""Lesson 20: the exercises on the bytes of a workload, and on the part of a step to attack next."""
+"""Lesson 20: the exercises on sick engines, on bytes and on the part to attack next; tables of records."""
 
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from random import Random
+from typing import Any
 
-from labkit.learn.exercise import Exercise
+import pandas as pd
+
+from labkit.bench.limit import on_paper, step_limit
+from labkit.checks import shown
+from labkit.learn.exercise import BrokenContract, Exercise, answer_of
+from labkit.results import CostCardRecord, PeersRecord, TracedStep, counts_table
+from labkit.results.kernels import ATTENTION, HEAD, LAYERS, part_counts, part_us
+
+# --- which contract each of the three sick engines breaks ----------------------------------------------
+
+# What would be seen if a contract were broken; a wrong answer is told this.
+WOULD_SHOW = {
+    "own slots": "tokens would be stored in wrong places and texts would be wrong in every visit, the plain "
+    "one too",
+    "fresh rows": "texts would be wrong where the last block of a list is replaced by a copy, and nowhere "
+    "else",
+    "records in place": "the card would count new KVBlockInfo objects in a steady step",
+    "send changes": "the card would count index tensors in a steady step of a rung that sends nothing then",
+    "fixed addresses": "a replay would read an old tensor, so texts would be wrong in every visit to a rung "
+    "that replays",
+    "undo": "all would be well until a step fails after it has taken a block",
+    "discard": "a text would have tokens after its end, which check_integrity or the count of tokens shows",
+    "few kernels": "on a rung from 09 up, the card would count more operators, but no more index tensors",
+}
+BROKEN = {"A": "fresh rows", "B": "undo", "C": "send changes"}
+
+
+def diagnose(patient: str) -> str:
+    """The name of the contract that a patient breaks."""
+    return BROKEN[patient]
+
+
+def fits(attempt: Callable, patient: str) -> dict[str, Any]:
+    """Whether the attempt's answer fits what the patient shows. Raises BrokenContract, with what the named
+    contract would look like, if not."""
+    answer = answer_of(attempt, patient=patient)
+    if not isinstance(answer, str) or answer not in WOULD_SHOW:
+        raise BrokenContract(f"{shown(answer)} is none of the contracts: {', '.join(WOULD_SHOW)}.")
+    if answer != BROKEN[patient]:
+        raise BrokenContract(
+            f"{answer!r} does not fit. If that were broken, {WOULD_SHOW[answer]}. {patient} looks different."
+        )
+    return {"fits": True}
+
+
+DIAGNOSIS = Exercise(
+    solution=diagnose,
+    draw=lambda rng: {"patient": rng.choice(sorted(BROKEN))},
+    contract="",
+    play=fits,
+)
+
+
+# --- what a workload could reach, and what to attack next ------------------------------------------------
 
 
 def limit_bytes(
@@ -81,3 +136,66 @@ NEXT_RUNG = Exercise(
     contract="Find the part that lies furthest above its floor, in microseconds (a part without a floor "
     "lies above 0). The factor is the whole step over the step without that distance.",
 )
+
+
+# --- the records of all rungs, and of other engines, side by side --------------------------------------
+
+# Counts of a cost card that a lesson removed: their names in a table.
+COUNTS = {
+    "manager_calls": "calls into the manager",
+    "kv_block_infos": "records created",
+    "index_tensors": "index tensors",
+    "aten_ops": "operators",
+    "kernels": "kernels",
+    "h2d_copies": "copies to the GPU",
+    "h2d_synchronizing": "of them, waited for",
+    "synchronizations": "times the host waits",
+}
+
+
+def removed_table(
+    record: CostCardRecord, model: str, batch_size: int, lengths: Sequence[int]
+) -> pd.DataFrame:
+    """What one decode step does on each rung, by the newest recorded cost card of each: a row per rung, a
+    column for each count that a lesson removed."""
+    found = record.cards(lengths, model)
+    cards = {rung: card for (rung, size), card in found.items() if size == batch_size}
+    return counts_table(dict(sorted(cards.items())), COUNTS).T.rename_axis("rung")
+
+
+def same_tokens_table(records: Mapping[str, PeersRecord]) -> pd.DataFrame:
+    """A row per engine, a column per record: how many requests had the first engine's tokens, in the worst of
+    its runs."""
+    return pd.DataFrame(
+        {
+            name: {e: f"{record.same_tokens(e)} of {record.num_requests}" for e in record.engines}
+            for name, record in records.items()
+        }
+    ).fillna("")
+
+
+# --- the parts of a recorded step, and how far each is from the least that it can take -----------------
+
+
+def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
+    """Microseconds that the bytes of each part of a step take at this bandwidth, in bytes per second; their
+    sum is the limit of the step."""
+    gpt2, limit = on_paper(), step_limit(step.batch_size, step.context_len, bandwidth)
+    head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
+    num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
+    return {part: 1e6 * n / bandwidth for part, n in num_bytes.items()}
+
+
+def kernels_table(step: TracedStep, bandwidth: float) -> pd.DataFrame:
+    """A row per part with a floor: how many kernels it has in a step, and the microseconds of one, on average
+    and at least."""
+    parts, counts = part_us(step), part_counts(step)
+    rows = {
+        part: {
+            "kernels per step": round(counts[part]),
+            "µs each": round(parts[part] / counts[part], 1),
+            "at the limit": round(floor / counts[part], 1),
+        }
+        for part, floor in step_floors(step, bandwidth).items()
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")

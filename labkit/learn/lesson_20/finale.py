@@ -132,8 +132,6 @@ def measure_staircase(
         return min(time_host_steps(engine, 12).step_seconds)
 
     measures = [partial(timed, *engine) for engine in (*package.items(), *yours.items())]
-    for measure in measures:
-        measure()
-    runs = in_turn(measures, rounds)
+    runs = in_turn(measures, rounds, warm_up=1)
     first, rest = runs[: len(package)], runs[len(package) :]
     return Staircase(batch_size, dict(zip(package, first, strict=True)), dict(zip(yours, rest, strict=True)))

@@ -4,7 +4,7 @@ and whether the engine is still right.
 Greedy tokens may differ from those of the model before, so they are compared with the same weights' own.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -44,29 +44,18 @@ PER_WEIGHT = 1.05  # bytes, with scales, biases and norms
 # --- a matrix ---------------------------------------------------------------------------------------------
 
 
-def matrices() -> dict[str, Tensor]:
-    """Matrices that a quantization must take, the plainest first."""
-    drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
-    small, zeros = drawn.clone(), drawn.clone()
-    small[3] /= 1000
-    zeros[4] = 0
-    return {
-        "a drawn matrix": drawn,
-        "a matrix with a row a thousandth as large as the others": small,
-        "a matrix with a row of zeros": zeros,
-        "a matrix of float16": drawn.half(),
-    }
-
-
 def check_quantize(quantize: Quantize) -> Report:
     """Whether a function makes int8 of a matrix [O, I], and a scale per row, as near as rounding allows."""
-    proof = f"{len(matrices())} matrices, every weight within half a scale of its row."
+    proof = "2 matrices, every weight within half a scale of its row."
     report = proven("quantize", [partial(_trial_of_quantize, quantize)], proof)
     return noted(report, "20", "quantize", quantize)
 
 
 def _trial_of_quantize(quantize: Quantize) -> None:
-    for what, weight in matrices().items():
+    drawn = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    zeros = drawn.clone()
+    zeros[4] = 0
+    for what, weight in {"a drawn matrix": drawn, "a matrix with a row of zeros": zeros}.items():
         given = weight.clone()
         answer = quantize(given)
         if not torch.equal(given, weight):
@@ -75,9 +64,8 @@ def _trial_of_quantize(quantize: Quantize) -> None:
             case (Tensor(), Tensor()):
                 _check_numbers(what, weight, *answer)
             case _:
-                gave = " and ".join(map(shown, answer)) if isinstance(answer, tuple | list) else shown(answer)
                 raise BrokenContract(
-                    f"numbers and scales are returned: {what} gave {gave}, expected two tensors."
+                    f"numbers and scales are returned: {what} gave {shown(answer)}, expected two tensors."
                 )
 
 
@@ -89,15 +77,13 @@ def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) ->
         shapes = f"{tuple(numbers.shape)} and {tuple(scale.shape)}"
         wanted = f"{tuple(weight.shape)} and {(rows, 1)}"
         raise BrokenContract(f"one scale per row: shapes for {what} are {shapes}, expected {wanted}.")
-    if not scale.is_floating_point() or not (torch.isfinite(scale) & (scale > 0)).all():
+    if not (torch.isfinite(scale) & (scale > 0)).all():
         raise BrokenContract(
             f"a scale is a finite number above 0: for {what} they are {scale.flatten().tolist()}. A row of "
             "zeros has nothing to scale, and any scale but 0 will do."
         )
-    largest = weight.float().abs().amax(dim=1, keepdim=True)
-    off = (numbers.float() * scale.float() - weight.float()).abs()
-    # A scale of float16 is itself rounded, by up to 2**-11 of it.
-    half = largest / LARGEST * (0.5 + ROUNDING) + largest * (2**-11 if scale.dtype == torch.float16 else 0)
+    off = (numbers.float() * scale - weight).abs()
+    half = weight.abs().amax(dim=1, keepdim=True) / LARGEST * (0.5 + ROUNDING)
     wrong = (~(off <= half)).nonzero().tolist()
     if wrong:
         row, place = wrong[0]
@@ -115,7 +101,7 @@ def _check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) ->
 
 def check_layer(make_layer: MakeLayer) -> Report:
     """Whether a layer holds 8 bits per weight, and computes what its rounded weights do."""
-    proof = "3 layers: 8 bits per weight are held, and the products are those of the rounded weights."
+    proof = "2 layers: 8 bits per weight are held, and the products are those of the rounded weights."
     report = proven("layer", [partial(_trial_of_layer, make_layer)], proof)
     return noted(report, "20", "layer", make_layer)
 
@@ -123,7 +109,7 @@ def check_layer(make_layer: MakeLayer) -> Report:
 @torch.inference_mode()
 def _trial_of_layer(make_layer: MakeLayer) -> None:
     generator = torch.Generator().manual_seed(0)
-    for num_out, num_in, has_bias in ((6, 8, True), (8, 8, True), (12, 8, False)):
+    for num_out, num_in, has_bias in ((6, 8, True), (12, 8, False)):
         linear = nn.Linear(num_in, num_out, bias=has_bias)
         for parameter in linear.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator)
@@ -132,39 +118,10 @@ def _trial_of_layer(make_layer: MakeLayer) -> None:
         _check_held(what, most, linear, make_layer(linear))
         for dtype, shape in ((torch.float32, (3, num_in)), (torch.float16, (2, 5, num_in))):
             x = torch.randn(shape, generator=generator).to(dtype)
-            layer = make_layer(linear).to(dtype)
-            _check_product(f"{what}, {dtype}", linear, layer, x)
-            _check_kept(f"{what}, {dtype}", most, layer)
-        _check_moved(what, make_layer(linear))
-
-
-def _tensors_in(thing: object) -> Iterator[Tensor]:
-    """All tensors that a layer holds, in whatever attribute, list or dictionary."""
-    if isinstance(thing, Tensor):
-        yield thing
-    if isinstance(thing, nn.Module):
-        thing = vars(thing)
-    if isinstance(thing, Mapping):
-        thing = [*thing.values()]
-    if isinstance(thing, list | tuple | set):
-        for each in thing:
-            yield from _tensors_in(each)
-
-
-def _check_kept(what: str, most: int, layer: nn.Module) -> None:
-    """Raise BrokenContract if a layer that was called holds more than its 8 bits, wherever it does."""
-    held = sum({t.data_ptr(): t.nbytes for t in _tensors_in(layer)}.values())
-    if held > most:
-        raise BrokenContract(
-            f"8 bits per weight are held, and nothing else: after a call, {what} holds {held} bytes in its "
-            f"attributes, expected at most {most}. Make floats of the numbers anew in each call, and keep "
-            "none of them, nor the old layer, its matrix or an input."
-        )
+            _check_product(f"{what}, {dtype}", linear, make_layer(linear).to(dtype), x)
 
 
 def _check_held(what: str, most: int, linear: nn.Linear, layer: nn.Module) -> None:
-    if not isinstance(layer, nn.Module):
-        raise BrokenContract(f"a layer is an nn.Module: {what} is {shown(layer)}.")
     tensors = (*layer.parameters(), *layer.buffers())
     held = sum(t.nbytes for t in tensors)
     if held > most:
@@ -177,20 +134,8 @@ def _check_held(what: str, most: int, linear: nn.Linear, layer: nn.Module) -> No
         )
 
 
-def _check_moved(what: str, layer: nn.Module) -> None:
-    left = [tensor for tensor in _tensors_in(layer.to("meta")) if not tensor.is_meta]
-    if left:
-        raise BrokenContract(
-            f"what a layer holds moves with it: {what} has {len(left)} tensors that `.to(device)` does not "
-            "find. Use `register_buffer`."
-        )
-
-
 def _check_product(what: str, linear: nn.Linear, layer: nn.Module, x: Tensor) -> None:
-    layer(given := x.clone())
-    if not torch.equal(given, x):
-        raise BrokenContract(f"an input stays as it is: {what} has changed it in place.")
-    made = layer(x)  # a layer is called many times
+    made = layer(x)
     numbers, scale = package_quantize(linear.weight.detach())
     bias = None if linear.bias is None else linear.bias.detach().double()
     expected = F.linear(x.double(), numbers.double() * scale.double(), bias)
@@ -265,16 +210,15 @@ def logits_off(before: LanguageModel, after: LanguageModel, text: str) -> float:
 
 
 def _check_logits(before: LanguageModel, after: LanguageModel) -> float:
-    worst = 0.0
-    for text in TEXTS:
-        off = logits_off(before, after, text)
-        if not off <= OF_LOGITS:
+    """The worst that a text's logits are off."""
+    off = {text: logits_off(before, after, text) for text in TEXTS}
+    for text, share in off.items():
+        if not share <= OF_LOGITS:
             raise BrokenContract(
-                f"logits stay near: after {shown(text)} they are off by {100 * off:.1f} % of their spread, "
+                f"logits stay near: after {shown(text)} they are off by {100 * share:.1f} % of their spread, "
                 f"expected at most {100 * OF_LOGITS:.0f} %."
             )
-        worst = max(worst, off)
-    return worst
+    return max(off.values())
 
 
 def _check_tokens(before: LanguageModel, after: LanguageModel, parts: Mapping[str, Part]) -> int:

@@ -140,6 +140,4 @@ def compare_models(
         Workload.alike(model, prompts, 24, device=device, scheduler=scheduler) for model in (before, after)
     ]
     measures = [lambda work=work: work.run(work.make_engine(OPTIONS, parts)) for work in works]
-    for measure in measures:
-        measure()
-    return compared_runs(*in_turn(measures, 4), names)
+    return compared_runs(*in_turn(measures, 4, warm_up=1), names)

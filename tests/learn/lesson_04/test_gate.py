@@ -12,15 +12,11 @@ RULE, KERNEL, KEPT = range(3)
 CALL = "        write_identity_pos(k_cache, v_cache, key, value, blocks, slots)"
 LOOP = """        for b, (block, slot) in enumerate(zip(blocks.tolist(), slots.tolist())):
             k_cache[block, :, slot], v_cache[block, :, slot] = key[b], value[b]"""
-KEEP = """self.kept[name][0] != numbers:
-            self.kept[name] = numbers,"""
-BY_ID = KEEP.replace("!= numbers", "!= id(numbers)").replace("= numbers,", "= id(numbers),")
 MISTAKES = [
     (RULE, "len(batch_idx) == len(key) and ", "", "a part of the batch"),
     (RULE, " and len(set(pos)) > 1", "", "it returned 'identity_pos', expected 'full_batch'."),
     (RULE, CALL, f"        self.index('rows', range(len(key)))\n{CALL}", "3 index tensors were made,"),
     (RULE, CALL, LOOP, ""),
-    (KEPT, KEEP, BY_ID, "an `id` may be another list's later"),
     (KEPT, "self.kept[name][0] != numbers", "sum(self.kept[name][0]) != sum(numbers)", "kept from another"),
 ]  # fmt: skip
 

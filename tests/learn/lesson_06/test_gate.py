@@ -34,7 +34,7 @@ MISTAKES = [
     (KEPT, "free.pop()", "len(self.slot_of) // 2", "a slot is one request's found slot"),
     (KEPT, "free.pop()", IN_TURN, ""),
     (KEPT, "range(self.padding_slot)", "range(1, self.padding_slot + 1)", "try Hand out the slots 0 to"),
-    (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "who is sent has a slot found send_mapping was called for"),
+    (KEPT, ASSIGN + MAPPING, MAPPING + ASSIGN, "of type InferenceSession, at `self.send_mapping"),
     (DIRTY, IS_DIRTY, "return joined or sorted(set().union(*changed))", ROW),
     (DIRTY, IS_DIRTY, "return range(len(sessions))", "block_tables was sent for request"),
     (DIRTY, IS_DIRTY, "return joined + [b for places in changed for b in places]", "send_rows was called"),

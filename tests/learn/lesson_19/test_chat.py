@@ -3,8 +3,7 @@
 import pytest
 
 from labkit.learn.gates.gate import small_model
-from labkit.learn.lesson_19.chat import Chat
-from labkit.learn.lesson_19.parts import Server, own_engine
+from labkit.learn.lesson_19.parts import Chat, Server, own_engine
 
 
 @pytest.mark.slow
@@ -13,7 +12,7 @@ def test_an_answer_stands_below_what_was_said_and_an_error_begins_anew():
         chat = Chat(server, max_tokens=4)
         for text in ("1 <2>", "9 " * 100, "5"):  # the second is longer than the model's positions
             chat.say(text).join()
-            assert not chat.send.disabled
+            assert not chat.line.disabled
         assert chat.say("") is None
     said = chat.said.value
     assert "1 &lt;2&gt;" in said and said.count("first text after") == 2

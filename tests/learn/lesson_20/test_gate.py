@@ -15,8 +15,6 @@ RETURNED = "(weight / scale).round().to(torch.int8), scale"
 FLOATS = "self.numbers.to(x.dtype) * self.scale.to(x.dtype)"
 PRODUCT = f"        return F.linear(x, {FLOATS}, self.bias)"
 UNSCALED = "F.linear(x, self.numbers.to(x.dtype), self.bias)"
-KEPT = f"        self.kept = {FLOATS}\n        return F.linear(x, self.kept, self.bias)"
-LATER = f"        self.n = getattr(self, 'n', 0) + 1\n{PRODUCT} / self.n"
 SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(x.dtype).T
         return out if self.bias is None else out + self.bias"""
 BIAS = "        self.bias = linear.bias"
@@ -29,22 +27,12 @@ MISTAKES = [
     (MATRIX, "(weight / scale)", "weight.div_(scale)", "changed in place"),
     (MATRIX, "torch.where(scale == 0, 1, scale)", "scale", "a scale is a finite number above 0 found for a"),
     (MATRIX, f"return {RETURNED}", "pass", "gave None, expected two tensors"),
-    (MATRIX, RETURNED, f"[{RETURNED}]", ""),
-    (MATRIX, RETURNED, RETURNED + ".tolist()", "gave an object of type Tensor and an object of type list"),
-    (MATRIX, "    scale = weight", "    weight = weight.float()\n    scale = weight", ""),
     (LAYER, CHECKED, "check_layer(lambda linear: linear)", "None of its tensors is torch.int8: fill in step"),
-    (LAYER, CHECKED, "check_layer(lambda linear: None)", "a layer is an nn.Module found a layer of 8 to 6"),
     (LAYER, PRODUCT, f"        return {UNSCALED} * self.scale.to(x.dtype).T", "the bias is added once, and"),
     (LAYER, PRODUCT, f"{PRODUCT}.float()", "in torch.float32, expected (2, 5, 6) in torch.float16"),
-    (LAYER, PRODUCT, LATER, "a product is that of the rounded weights"),
     (LAYER, PRODUCT, PRODUCT.replace("return", ""), "a layer returns its product"),
-    (LAYER, PRODUCT, f"        x *= 2\n{PRODUCT} / 2", "an input stays as it is"),
-    (LAYER, 'self.register_buffer("scale", scale)', "self.scale = scale", "has 1 tensors that"),
-    (LAYER, PRODUCT, KEPT, "Make floats of the numbers anew in each call"),
     (LAYER, PRODUCT, SCALED, ""),
     (LAYER, BIAS, f"{BIAS}\n        self.old = linear", "Keep neither the old layer nor its matrix"),
-    (LAYER, BIAS, f"{BIAS}\n        self.old = [linear]", "nor the old layer, its matrix or an input"),
-    (LAYER, 'self.register_buffer("numbers", numbers)', "self.numbers = numbers", "Use `register_buffer`"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
@@ -53,10 +41,6 @@ shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
 
 
 # --- a model in an engine -----------------------------------------------------------------------------
-
-
-class PlainAttributes(Int8Linear):
-    register_buffer = Int8Linear.__setattr__
 
 
 class DependsOnTheBatch(Int8Linear):
@@ -93,7 +77,6 @@ def test_a_right_model_passes_and_says_what_it_holds():
 @pytest.mark.parametrize(
     ("attempt", "words"),
     [
-        (PlainAttributes, "what a layer holds moves with it: a layer of 8 to 6 has"),
         (only_small, "bytes per weight of its matrices, expected 1 to 1.05"),
         (CoarseWhereLarge, "logits stay near: after 'To be, or not to be' they are off by"),
         (DependsOnTheBatch, "the engine's tokens are the model's: new token"),
