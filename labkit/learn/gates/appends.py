@@ -153,10 +153,6 @@ def _hint_for_not_ready(reason: str, does: str, has_fast_path: bool) -> str:
 # --- failures ---------------------------------------------------------------------------------------------
 
 
-class Interrupted(BaseException):
-    """Raised where Ctrl-C comes in the middle of a write; like KeyboardInterrupt, it is no Exception."""
-
-
 COUNTED = "a token is counted when it is written"
 MARK = 7.0  # every new key and value of a step that fails
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from labkit.engine import InferenceEngine
 from labkit.kvcache import KVBlockManager
@@ -15,24 +14,23 @@ Reserve = Callable[[int, list[list[int]]], list[int]]
 
 @contextmanager
 def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
-    """Inside the block, each reservation is proven."""
-    with replaced(engine.kv_manager, "reserve_token_batch", partial(proven_reservation, engine.kv_manager)):
+    """Inside the block, each reservation makes room for one token per sequence, in a block of its own, and
+    tells which lists it changed."""
+    manager = engine.kv_manager
+
+    def proven(inner: Reserve) -> Reserve:
+        def reserve(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
+            before = [(list(block_ids), manager.num_tokens(block_ids)) for block_ids in block_ids_list]
+            told = inner(table_idx, block_ids_list)
+            for place, (block_ids, (_, num_tokens)) in enumerate(zip(block_ids_list, before, strict=True)):
+                check_reserved(manager, place, block_ids, num_tokens)
+            check_told(told, [held for held, _ in before], block_ids_list)
+            return told
+
+        return reserve
+
+    with replaced(manager, "reserve_token_batch", proven):
         yield ()
-
-
-def proven_reservation(manager: KVBlockManager, inner: Reserve) -> Reserve:
-    """A manager's `reserve_token_batch`, which must make room for one token per sequence, in a block of its
-    own, and tell which lists it changed."""
-
-    def reserve(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
-        before = [(list(block_ids), manager.num_tokens(block_ids)) for block_ids in block_ids_list]
-        told = inner(table_idx, block_ids_list)
-        for place, (block_ids, (_, num_tokens)) in enumerate(zip(block_ids_list, before, strict=True)):
-            check_reserved(manager, place, block_ids, num_tokens)
-        check_told(told, [held for held, _ in before], block_ids_list)
-        return told
-
-    return reserve
 
 
 def check_told(told: object, before: list[list[int]], after: list[list[int]]) -> None:

@@ -1,9 +1,8 @@
 """Trials of what writes a batch's keys and values into their slots: every number of a pool, compared."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,8 +21,6 @@ LAYER = 1  # that is written; whatever runs over its end is seen in the next one
 SLACK = 256  # numbers behind the last key, so that a load without a mask meets memory of ours
 INDEX_TENSORS = {"full_batch": 1, "identity_pos": 2}  # that a path needs
 MAKES_INDICES = ("aten.lift_fresh", "aten.arange")  # operators by which Python's numbers become tensors
-
-T = TypeVar("T")
 
 
 def write_trials(*paths: str) -> tuple[Trial, ...]:
@@ -58,18 +55,6 @@ def right_again(build: Build, paths: Sequence[str]) -> None:
                 f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
                 f"{str(broken).removesuffix(ENTRIES).rstrip()} {KEPT}"
             ) from broken
-
-
-def in_place_of(ended: Collection[int], make: Callable[[], T]) -> T:
-    """What is made, where in memory something with one of these `id`s has ended if Python gives it that place
-    soon."""
-    elsewhere = []
-    for _ in range(100):
-        made = make()
-        if not ended or id(made) in ended:
-            break
-        elsewhere.append(made)  # its place stays taken
-    return made
 
 
 def _built(build: Build) -> tuple[KVWrite, torch.device]:
