@@ -7,10 +7,7 @@ from labkit.show.bars import (
     draw_host_shares,
     draw_measured,
     draw_progress,
-    draw_runs,
-    draw_share_sizes,
     draw_staircase,
-    draw_step_parts,
 )
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.cells import (
@@ -40,7 +37,6 @@ from labkit.show.kernels import (
     draw_search,
     draw_shards,
     draw_shares,
-    draw_step_kernels,
 )
 from labkit.show.lanes import (
     Busy,
@@ -59,9 +55,6 @@ from labkit.show.lines import (
     draw_block_sizes,
     draw_buckets,
     draw_curves,
-    draw_host_time,
-    draw_machines,
-    draw_turns,
 )
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source

@@ -9,14 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY
+from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
-from labkit.show.marks import beside, key_below, keys, name_rows, write
-from labkit.show.style import figure, is_wide, panels, styled
+from labkit.show.marks import beside, keys, name_rows, write
+from labkit.show.style import figure, is_wide, styled
 
 NEAR = 2.0  # a guess within this factor is near
 MOST = 100.0  # and one beyond this is drawn there
-PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
@@ -86,26 +85,6 @@ def draw_measured(
     axes.grid(axis="x")
     axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
-    return fig
-
-
-@styled
-def draw_share_sizes(programs: Mapping[str, Sequence[tuple[int, int]]], long_row: int) -> Figure:
-    """Draw the programs of one head by name, a bar for each: as high as the pieces that it reads.
-
-    programs: row and pieces of each. long_row: the row that stands out. Raises ValueError if there is none.
-    """
-    fig, all_axes = panels(1.2 + 1.7 * len(programs), len(programs), sharex=True, sharey=True)
-    for axes, (name, each) in zip(all_axes, programs.items(), strict=True):
-        colours = [ORANGE if row == long_row else BLUE for row, _ in each]
-        axes.bar(range(len(each)), [pieces for _, pieces in each], 0.8, color=colours)
-        longest = max(pieces for _, pieces in each)
-        axes.axhline(longest, color=INK, lw=1, ls="--")
-        axes.set_title(f"{name}: {len(each)} programs per head, the longest reads {longest} pieces")
-        axes.set_ylabel("pieces")
-        axes.grid(axis="y")
-    all_axes[-1].set_xlabel("program")
-    key_below(fig, {f"row {long_row}, the long one": ORANGE, "all other rows": BLUE}, 2)
     return fig
 
 
@@ -194,73 +173,6 @@ def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure
         axes.set_title(f"{title}: ×{compared.speedup:.2f}, {compared.verdict}")
     named = f"In yours, your own: {', '.join(parts)}" if parts else "Yours has no part of your own yet"
     panels[-1, 0].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
-    return fig
-
-
-@styled
-def draw_runs(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
-    """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
-    line, and the range that both sides cover.
-
-    pairs: for each title, the tokens per second of the runs before and of the runs after.
-    """
-    fig, all_axes = panels(0.4 + 1.45 * len(pairs), len(pairs))
-    for axes, (title, sides) in zip(all_axes, pairs.items(), strict=True):
-        said = "they do not overlap"
-        if shared := overlap(*sides):
-            axes.axvspan(*shared, color=ORANGE, alpha=0.3, lw=0)
-            said = f"they overlap from {shared[0]:,.0f} to {shared[1]:,.0f}"
-        for row, (runs, shade) in enumerate(zip(sides, (GREY, BLUE), strict=True)):
-            axes.plot(runs, [row] * len(runs), "o", color=shade, markersize=8)
-            axes.plot([np.mean(runs)] * 2, [row - 0.3, row + 0.3], color=INK, lw=1.5)
-            beside(axes, row, f"mean {np.mean(runs):,.0f}", color=INK)
-        axes.set_yticks([0, 1], ["before", "after"])
-        axes.set_ylim(1.6, -0.6)
-        axes.margins(x=0.08)
-        axes.locator_params(axis="x", nbins=7)
-        axes.xaxis.set_major_formatter("{x:,g}")
-        axes.set_title(textwrap.fill(f"{title}: {said}", 90))
-    all_axes[-1].set_xlabel("tokens per second (dot: a run; line: their mean)")
-    return fig
-
-
-def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """The interval that the ranges of both sides cover; None if every run of one side is above every run of
-    the other."""
-    low, high = max(min(before), min(after)), min(max(before), max(after))
-    return (low, high) if low <= high else None
-
-
-@styled
-def draw_step_parts(steps: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> Figure:
-    """Draw what decode steps are made of, two bars per step, by name ("B = 64"): what its parts take, and the
-    least that they could take.
-
-    steps: (parts, floors) for each, microseconds by the part's name; a part without a floor could take no
-    time at all.
-    """
-    names = list(dict.fromkeys(part for parts, _ in steps.values() for part in parts))
-    colours = dict(zip(names, [*PARTS, GREY, INK], strict=False))
-    fig, axes = figure(1.6 + 0.95 * len(steps))
-    ticks, seen = [], set()
-    for i, (name, both) in enumerate(steps.items()):
-        for j, (what, values) in enumerate(zip(("measured", "at the limit"), both, strict=True)):
-            row, left = 2.4 * i + j, 0.0
-            ticks.append((row, f"{name}, {what}"))
-            for part, us in values.items():
-                label = part if part not in seen else None
-                seen.add(part)
-                axes.barh(row, us, left=left, height=0.85, color=colours[part], alpha=0.8, label=label)
-                left += us
-            share = "" if j == 0 else f", {100 * left / sum(both[0].values()):.0f} % of it"
-            axes.text(left, row, f"  {left:,.0f} µs{share}", va="center")
-    axes.set_yticks(*zip(*ticks, strict=True))
-    axes.invert_yaxis()
-    axes.margins(x=0.16)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("microseconds of a decode step")
-    axes.set_title("Where a step's time goes, and what of it the bytes explain")
-    fig.legend(loc="outside lower center", ncols=len(names))
     return fig
 
 

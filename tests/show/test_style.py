@@ -4,7 +4,7 @@ from itertools import combinations
 
 import matplotlib.pyplot as plt
 import pytest
-from figures import WAYS, all_texts, comparison, host_times
+from figures import WAYS, all_texts, comparison
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.text import Text
@@ -29,7 +29,6 @@ FIGURES = {
         {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
     ),
     "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
-    "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
     "write_indices": lambda: show.draw_write_indices(WAYS),
     "many_requests": lambda: show.draw_write_indices(
         {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
@@ -56,7 +55,7 @@ def test_nothing_is_cut_off_or_written_over(name):
 
 def test_drawing_leaves_the_readers_own_style_alone():
     before = plt.rcParams["axes.titleweight"]
-    show.draw_turns({"old": [9, 5]}, "A talk")
+    show.draw_curves({"old": {1: 9, 2: 5}}, "x", "y", "t")
     assert plt.rcParams["axes.titleweight"] == before != "bold"
 
 
