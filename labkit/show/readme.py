@@ -83,7 +83,7 @@ def ladder_table() -> str:
     lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
     for lesson in LESSONS.values():
         is_rung = lesson.number in LADDER
-        removes = lesson.rung.removes.split(":")[0] if is_rung else BESIDE[lesson.number]
+        removes = lesson.rung.removes if is_rung else BESIDE[lesson.number]
         gain = ""  # over the rung below, on the load that it is for
         if lesson.number in OWN_LOAD:
             words, find = OWN_LOAD[lesson.number]
