@@ -1,6 +1,6 @@
 """Figures, and the source of what runs, as a notebook shows them."""
 
-from labkit.show.accesses import draw_accesses
+from labkit.show.accesses import draw_accesses, draw_places
 from labkit.show.bars import (
     ProgressRow,
     draw_finale,
@@ -12,7 +12,6 @@ from labkit.show.bars import (
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.cells import (
     PoolFrame,
-    draw_places,
     draw_pool_frames,
     draw_shared_blocks,
     draw_tables,

@@ -15,6 +15,7 @@ from labkit.show.marks import box, keys, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
+    from labkit.learn.before_03.graders import Access
     from labkit.watch.accesses import KernelRun, Layout, Program
 
 MOST_COLUMNS, MOST_ROWS = 64, 48  # of a tensor; with more, a cell is too small to be seen
@@ -31,13 +32,14 @@ def draw_accesses(
     run: KernelRun,
     tensors: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
+    numbered: bool = False,
 ) -> Figure:
     """Draw the numbers that each program of a launch reads (pale) and writes (full), a panel per tensor.
 
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
-    accessed. A number that several programs read has a slice per program; one that several write is red, with
-    a cross. Accesses that meet no element of their tensor are told in red below it. Raises ValueError for a
-    tensor too large to draw.
+    accessed. numbered: each cell has the number's place. A number that several programs read has a slice per
+    program; one that several write is red, with a cross. Accesses that meet no element of their tensor are
+    told in red below it. Raises ValueError for a tensor too large to draw.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses} or dict.fromkeys(run.layouts, ())
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
@@ -46,7 +48,7 @@ def draw_accesses(
     fig, axes = figure(0.62 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
     num_columns = max(panel.num_columns for panel in panels)
     for panel, place in zip(panels, axes[:, 0], strict=True):
-        panel.draw(place, colours)
+        panel.draw(place, colours, numbered)
         place.set_xlim(-0.1, num_columns + 0.1)
     many = "" if len(run.programs) == 1 else "s"
     axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}", pad=22)
@@ -66,6 +68,21 @@ def draw_accesses(
     return fig
 
 
+def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
+    """Draw what each program of a kernel loads and stores, as `draw_accesses` does.
+
+    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError as `draw_accesses`.
+    """
+    from labkit.watch.accesses import Access, KernelRun, Layout
+
+    layouts = {name: Layout(shape, (shape[1], 1)) for name, shape in shapes.items()}
+    kinds = {"load": "read", "store": WRITE}
+    seen = [Access(each.program, each.tensor, kinds[each.kind], each.places) for each in accesses]
+    num_programs = 1 + max((each.program[0] for each in accesses), default=0)
+    run = KernelRun("What each program touches", (num_programs,), layouts, seen)
+    return draw_accesses(run, dict.fromkeys(shapes, ("row", "number")), numbered=True)
+
+
 class _Panel:
     """A tensor as a grid of cells: its last dimensions go across, the others down."""
 
@@ -83,11 +100,13 @@ class _Panel:
                 f"{MOST_COLUMNS} numbers"
             )
 
-    def draw(self, axes: Axes, colours: Mapping[Program, str]) -> None:
+    def draw(self, axes: Axes, colours: Mapping[Program, str], numbered: bool) -> None:
         places = product(product(*map(range, self.down)), product(*map(range, self.across)))
         for i, (row, column) in enumerate(places):
             y, x = divmod(i, self.num_columns)
             _draw_cell(axes, x, y, self.touches.get(row + column, []), colours)
+            if numbered:
+                write(axes, x + 0.5, y + 0.55, str(i), fontsize=7)
         group = self.across[-1]
         for x in range(0, self.num_columns + 1, group):
             axes.plot([x, x], [0, self.num_rows], color=INK, lw=0.9)

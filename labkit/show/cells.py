@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,67 +17,7 @@ from labkit.show.marks import bare, box, key_below, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.learn.before_03.graders import Access
     from labkit.watch.blocks import LayerTables
-
-
-MOST_CELLS = 40  # in a row of the figure: with more, a cell is too narrow for its number
-DONE = {"load": "loaded", "store": "stored"}
-
-
-@styled
-def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
-    """Draw which program touches which numbers, a group of cells per tensor: a cell has the colours of all
-    programs that load it, or store it. Grey numbers are left alone; a red edge lies beyond the tensor's end.
-
-    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError for rows of more than
-    MOST_CELLS numbers.
-    """
-    programs = sorted({access.program for access in accesses})
-    touched: dict[str, dict[int, set[int]]] = {name: {} for name in shapes}  # by place: numbers of programs
-    for access in accesses:
-        for place in access.places if access.tensor in touched else ():
-            touched[access.tensor].setdefault(place, set()).add(programs.index(access.program))
-    cells: dict[str, dict[int, tuple[int, int]]] = {}  # row and column of each place, those beyond among them
-    for name, (count, columns) in shapes.items():
-        places = sorted({*range(count * columns), *touched[name]})
-        cells[name] = {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
-    rows = {name: max(row for row, _ in each.values()) + 1 for name, each in cells.items()}
-    across = [column for each in cells.values() for _, column in each.values()]
-    left, right = min(across), max(across) + 1
-    if right - left > MOST_CELLS:
-        raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
-    height = sum(rows.values()) + 1.3 * len(shapes)
-    fig, axes = figure(0.55 + 0.3 * height)
-    titles = {}
-    for name in shapes:
-        done = [DONE[kind] for kind in sorted({each.kind for each in accesses if each.tensor == name})]
-        titles[name] = f"{name}: {' and '.join(done) or 'left alone'}"
-    fig.set_label("What each program touches. " + ". ".join(titles.values()))
-    top = 0.0
-    for name, shape in shapes.items():
-        axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
-        for place, (row, x) in cells[name].items():
-            y = top - 1.1 - row - 1
-            box(axes, (x, y), 1, 1, fc=PALE, lw=0)
-            owners = sorted(touched[name].get(place, ()))
-            for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
-                part = 1 / len(owners)
-                box(axes, (x, y + stripe * part), 1, part, fc=colour(owner), alpha=0.6, lw=0)
-            edge = {"edgecolor": INK, "lw": 0.6}
-            if not 0 <= place < prod(shape):
-                edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
-            box(axes, (x, y), 1, 1, fill=False, **edge)
-            write(axes, x + 0.5, y + 0.5, str(place), fontsize=8.5, color=INK)
-        top -= rows[name] + 1.3
-    looks = {
-        f"program {', '.join(map(str, program))}": {"facecolor": colour(i), "alpha": 0.6}
-        for i, program in enumerate(programs)
-    }
-    key_below(fig, looks, min(6, len(looks)))
-    axes.set(xlim=(left - 0.1, max(right, left + 16) + 0.1), ylim=(top, 0))
-    axes.axis("off")
-    return fig
 
 
 COLOURS = {"A": BLUE, "B": ORANGE}

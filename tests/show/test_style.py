@@ -21,9 +21,7 @@ def twelve_rungs():
 
 FIGURES = {
     "comparison": lambda: show.draw_comparison(
-        {f"recorded: a device with a long name, {i}": comparison(1 + i / 10) for i in range(11)},
-        {"write-up 064, throughput": 1.026},
-        0.0265,
+        {f"recorded: a device with a long name, {i}": comparison(1 + i / 10) for i in range(12)}
     ),
     "one_round": lambda: show.draw_comparison(
         {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
