@@ -12,7 +12,7 @@ from labkit.results import Comparison
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
 from labkit.show.marks import beside, keys, name_rows, write
-from labkit.show.style import figure, is_wide, styled
+from labkit.show.style import figure, is_wide, panels, styled
 
 NEAR = 2.0  # a guess within this factor is near
 MOST = 100.0  # and one beyond this is drawn there
@@ -57,6 +57,12 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
     return fig
 
 
+def _draw_runs(axes: Axes, row: int, runs: np.ndarray, shade: str) -> None:
+    """A bar of the median, and each run a dot."""
+    axes.barh(row, np.median(runs), height=0.62, color=shade, alpha=0.5)
+    axes.plot(runs, row + np.linspace(-0.2, 0.2, len(runs)), "o", color=INK, markersize=3.5, alpha=0.7)
+
+
 @styled
 def draw_measured(
     seconds: Mapping[str, Sequence[float]],
@@ -71,11 +77,9 @@ def draw_measured(
     """
     fig, axes = figure(1.1 + 0.62 * len(seconds))
     for row, (name, runs) in enumerate(seconds.items()):
-        us = 1e6 * np.array(runs)
         verdict = comparisons[name].verdict if name in comparisons else ""
         colour = VERDICT_COLOURS.get(verdict, GREY)
-        axes.barh(row, np.median(us), height=0.62, color=colour, alpha=0.5)
-        axes.plot(us, row + np.linspace(-0.2, 0.2, len(us)), "o", color=INK, markersize=3.5, alpha=0.7)
+        _draw_runs(axes, row, 1e6 * np.array(runs), colour)
         if name in comparisons:
             ratio = f"×{comparisons[name].speedup:.2f} {comparisons[name].interval}"
             write_beside(axes, row, verdict, ratio, ink_of(colour))
@@ -86,9 +90,6 @@ def draw_measured(
     axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
     return fig
-
-
-HEIGHT = 0.62  # of a bar, or of two that share a row
 
 
 @styled
@@ -102,54 +103,34 @@ def draw_staircase(
     slower; each of the reader's, orange, is compared with the package's. The ratios are to the right. Grey:
     they cannot be told apart.
     """
-    fig, axes = figure(1.5 + 0.46 * len(package))
-    medians = {number: 1e6 * float(np.median(runs)) for number, runs in package.items()}
-    is_log = is_wide(medians.values())
-    axes.set_xscale("log" if is_log else "linear")
+    rows: list[tuple[str, Sequence[float], Sequence[float]]] = []  # label, what it is compared with, and it
     above: Sequence[float] = ()
-    for row, (number, runs) in enumerate(package.items()):
+    for number, runs in package.items():
+        rows.append((rung_label(number), above, runs))
         if number in yours:
-            _draw_bar(axes, row - HEIGHT / 4, HEIGHT / 2, above, runs)
-            _draw_bar(axes, row + HEIGHT / 4, HEIGHT / 2, runs, yours[number], is_yours=True)
-        else:
-            _draw_bar(axes, row, HEIGHT, above, runs)
+            rows.append(("yours", runs, yours[number]))
         above = runs
-    axes.set_yticks(range(len(package)), [rung_label(number) for number in package])
-    axes.set_ylim(len(package) - 0.4, -0.6)
-    if is_log:
-        axes.set_xlim(left=0.5 * min(medians.values()))
+    fig, axes = figure(1.5 + 0.42 * len(rows))
+    for row, (label, before, after) in enumerate(rows):
+        us, colour, ratio = 1e6 * np.array(after), GREY, ""
+        if before:
+            compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
+            colour, ratio = VERDICT_COLOURS.get(compared.verdict, GREY), f"  ×{compared.speedup:.2f}"
+        _draw_runs(axes, row, us, ORANGE if label == "yours" else colour)
+        beside(axes, row, f"{np.median(us):,.0f} µs{ratio}", color=ink_of(colour) if ratio else INK)
+    medians = [1e6 * float(np.median(runs)) for runs in package.values()]
+    if is_wide(medians):
+        axes.set(xscale="log", xlim=(0.5 * min(medians), None))
+    name_rows(axes, [label for label, _, _ in rows])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
-        f"host time per decode step of {batch_size} requests, the fastest of each run (µs"
-        f"{', logarithmic axis' if is_log else ''})\n"
-        "×: as fast as the bar above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
+        f"host time per decode step of {batch_size} requests, the fastest of each run (µs)\n"
+        "×: as fast as the rung above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
     )
     first, *_, last = package
     gain = Comparison(first, last, tuple(package[first]), tuple(package[last]), {}, {}).speedup
     axes.set_title(f"{'Orange: yours. ' if yours else ''}From rung {first} to {last}: ×{gain:,.0f}")
     return fig
-
-
-def _draw_bar(
-    axes: Axes,
-    y: float,
-    height: float,
-    before: Sequence[float],
-    after: Sequence[float],
-    is_yours: bool = False,
-) -> None:
-    """A bar; to the right its number, and the ratio to what it is compared with, if there is something."""
-    us, colour = 1e6 * np.array(after), GREY
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-    text = f"{np.median(us):,.0f} µs{', yours' if is_yours else ''}"
-    axes.annotate(text, (1, y), xytext=(6, 0), fontsize=9, **place)
-    if before:
-        compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
-        colour = VERDICT_COLOURS.get(compared.verdict, GREY)
-        look = {"weight": "bold", "color": ink_of(colour)}
-        axes.annotate(f"×{compared.speedup:.2f}", (1, y), xytext=(95, 0), **look, **place)
-    axes.barh(y, np.median(us), height=height, color=ORANGE if is_yours else colour, alpha=0.5)
-    axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
 
 
 @styled
@@ -159,20 +140,17 @@ def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure
     waits: the seconds of each run, the reader's engine after the other. parts: the reader's in that engine,
     named below.
     """
-    fig, panels = figure(1.1 + 1.15 * len(waits), rows=len(waits), squeeze=False)
-    for axes, (title, compared) in zip(panels[:, 0], waits.items(), strict=True):
-        sides = (compared.before_samples, compared.after_samples)
-        for row, (seconds, colour) in enumerate(zip(sides, (GREY, ORANGE), strict=True)):
-            ms = 1e3 * np.array(seconds)
-            axes.barh(row, np.median(ms), height=0.7, color=colour, alpha=0.5)
-            axes.plot(ms, row + np.linspace(-0.2, 0.2, len(ms)), "o", color=INK, markersize=3.5, alpha=0.7)
-            beside(axes, row, f"{np.median(ms):,.0f} ms", color=INK)
+    fig, all_axes = panels(1.1 + 1.15 * len(waits), len(waits))
+    for axes, (title, compared) in zip(all_axes, waits.items(), strict=True):
+        for row, seconds in enumerate((compared.before_samples, compared.after_samples)):
+            _draw_runs(axes, row, 1e3 * np.array(seconds), (GREY, ORANGE)[row])
+            beside(axes, row, f"{1e3 * np.median(seconds):,.0f} ms", color=INK)
         name_rows(axes, [compared.before, compared.after])
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_title(f"{title}: ×{compared.speedup:.2f}, {compared.verdict}")
     named = f"In yours, your own: {', '.join(parts)}" if parts else "Yours has no part of your own yet"
-    panels[-1, 0].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
+    all_axes[-1].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
     return fig
 
 
