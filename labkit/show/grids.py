@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, YELLOW, colour
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, colour
 from labkit.show.marks import beside, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
@@ -29,9 +29,6 @@ REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the 
     "first": (GREY, "first: there was no row yet"),
     "boundary": (BLUE, "boundary: one more block"),
     "copy_on_write": (ORANGE, "copy-on-write: the last block is a copy now"),
-    "forgotten": (PURPLE, "made anew although the blocks are the same"),
-    "changed": (YELLOW, "the blocks changed in another way"),
-    "stale": (RED, "kept although the blocks changed: wrong"),
 }
 
 

@@ -95,7 +95,7 @@ def test_rows_of_block_tables_have_the_colour_of_their_reason():
         (1, 3, 0, 4, 1, "first"),
         (3, 3, 0, 5, 2, "boundary"),
         (3, 9, 0, 8, 2, "kept"),
-        (3, 9, 1, 8, 2, "stale"),
+        (3, 9, 1, 8, 2, "boundary"),
     ]
     columns = ["step", "request", "layer", "tokens", "blocks", "reason"]
     (axes,) = show.draw_rows(pd.DataFrame(lines, columns=columns)).axes
