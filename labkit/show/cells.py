@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
-from labkit.show.marks import bare, box, key_below, write
+from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
@@ -61,10 +61,10 @@ def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None
         for slot, number in enumerate(numbers):
             owner = owners.get(number, "")
             face = COLOURS[owner] if owner else PALE if number else "white"
-            box(axes, (slot, y), 1, 1, fc=face, alpha=0.6 if owner else 1, lw=0)
             is_anothers = bool(owner) and bool(holders) and owner not in holders
             edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
-            box(axes, (slot, y), 1, 1, fill=False, ec=edge, lw=width, zorder=2 + is_anothers)
+            look = {"fc": (face, 0.6 if owner else 1), "ec": edge, "lw": width}
+            box(axes, (slot, y), 1, 1, zorder=1 + is_anothers, **look)
             if number:
                 write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
     axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
@@ -78,57 +78,38 @@ Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numb
 
 @styled
 def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
-    """Draw what the host tells the GPU about one layer's write, a group per way of writing, by its title:
+    """Draw what the host tells the GPU about one layer's write, a panel per way of writing, by its title:
     each index is a strip with a cell per request.
 
     ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
     GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
     ValueError for a batch of more than MOST_REQUESTS requests.
     """
-    batch_size = max(len(value) for told in ways.values() for value in told.values() if is_tensor(value))
+    tensors = {way: [v for v in told.values() if not isinstance(v, int)] for way, told in ways.items()}
+    batch_size = max(len(each) for values in tensors.values() for each in values)
     if batch_size > MOST_REQUESTS:
         raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
-    rows_each = len(INDICES) + 1.4  # with the title
-    height = rows_each * len(ways)
-    fig, axes = figure(0.2 + 0.27 * height)
-    titles = []
-    for group, (way, told) in enumerate(ways.items()):
-        top, number = -rows_each * group, sum(map(is_tensor, told.values()))
-        titles.append(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
-        axes.text(0, top, titles[-1], weight="bold", va="center")
-        for row, name in enumerate(INDICES, start=1):
-            _draw_index(axes, top - row, name, told.get(name), batch_size)
-    fig.set_label(". ".join(titles))
-    axes.set(xlim=(-1.8, batch_size + 5.6), ylim=(0.7 - height, 0.7))
-    axes.axis("off")
+    fig, all_axes = panels(0.2 + 1.2 * len(ways), len(ways))
+    for axes, (way, told) in zip(all_axes, ways.items(), strict=True):
+        for row, name in enumerate(INDICES):
+            value = told.get(name)
+            face, said = (BLUE, 0.3), "a tensor: made, copied, waited for"
+            if value is None:
+                write(axes, 0.5, row, "–", fontsize=9)
+                value, said = (), "nothing: row b is request b"
+            elif isinstance(value, int):
+                value, face, said = (value,), PALE, "a number: an argument of the kernel"
+            for i, number in enumerate(value):
+                box(axes, (i, row - 0.42), 1, 0.84, fc=face, ec=INK, lw=0.6)
+                write(axes, i + 0.5, row, str(number), fontsize=8.5)
+            axes.text(batch_size + 0.3, row, said, va="center", fontsize=9)
+        name_rows(axes, INDICES)
+        bare(axes)
+        axes.set(xlim=(-0.1, batch_size + 5.6), xticks=[])
+        axes.spines["bottom"].set_visible(False)
+        number = len(tensors[way])
+        axes.set_title(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
     return fig
-
-
-def is_tensor(value: Sequence[int] | int) -> bool:
-    """Whether an index is told as a tensor: a list of numbers, not one number."""
-    return not isinstance(value, int)
-
-
-def _draw_index(axes: Axes, y: float, name: str, value: Sequence[int] | int | None, batch_size: int) -> None:
-    beside = {"va": "center", "fontsize": 9, "color": INK}
-    axes.text(-0.2, y, name, ha="right", **beside)
-    if value is None:
-        axes.text(0.5, y, "–", ha="center", **beside)
-        said = "nothing: row b is request b"
-    elif is_tensor(value):
-        for i, number in enumerate(value):
-            _draw_cell(axes, i, y, number, BLUE, 0.3)
-        said = "a tensor: made, copied, waited for"
-    else:
-        _draw_cell(axes, 0, y, value, PALE, 1.0)
-        said = "a number: an argument of the kernel"
-    axes.text(batch_size + 0.3, y, said, **beside)
-
-
-def _draw_cell(axes: Axes, x: float, y: float, number: int, shade: str, alpha: float) -> None:
-    box(axes, (x, y - 0.42), 1, 0.84, fc=shade, alpha=alpha, lw=0)
-    box(axes, (x, y - 0.42), 1, 0.84, fill=False, ec=INK, lw=0.6)
-    write(axes, x + 0.5, y, str(number), fontsize=8.5)
 
 
 @styled
@@ -151,9 +132,8 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
             for table_idx, indices in enumerate(rows):
                 for place, index in enumerate(indices):
                     corner = (width + place, table_idx)
-                    box(axes, corner, 0.94, 0.84, fc=shade, alpha=0.45, lw=0)
-                    if holders[table_idx, index] > 1:
-                        box(axes, corner, 0.94, 0.84, fill=False, ec=INK, lw=1.4)
+                    is_shared = holders[table_idx, index] > 1
+                    box(axes, corner, 0.94, 0.84, fc=(shade, 0.45), ec=INK, lw=1.4 * is_shared)
                     middle = (width + place + 0.47, table_idx + 0.42)
                     write(axes, *middle, str(index), fontsize=8)
             middle = width + len(rows[0]) / 2
@@ -212,8 +192,7 @@ def _draw_box(axes: Axes, corner: tuple[int, int], tokens: Sequence[str], num_ro
     """A block's box, `num_rows` high, with a line about it and its words in the middle."""
     (x, y), height = corner, num_rows - 0.16
     shade = BLUE if num_rows > 1 else ORANGE
-    box(axes, (x, y + 0.08), len(tokens), height, fc=shade, alpha=0.35, lw=0)
-    box(axes, (x, y + 0.08), len(tokens), height, fill=False, ec=INK, lw=1)
+    box(axes, (x, y + 0.08), len(tokens), height, fc=(shade, 0.35), ec=INK, lw=1)
     for place, token in enumerate(tokens, x):
         _write(axes, place, y + num_rows / 2, token)
 
