@@ -2,11 +2,9 @@
 
 from labkit.show.accesses import draw_accesses, draw_places
 from labkit.show.bars import (
-    ProgressRow,
     draw_finale,
     draw_host_shares,
     draw_measured,
-    draw_progress,
     draw_staircase,
 )
 from labkit.show.blocks import blocks_slider, draw_blocks

@@ -2,20 +2,17 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, SKY
+from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
 from labkit.show.marks import beside, keys, name_rows, write
 from labkit.show.style import figure, is_wide, panels, styled
 
-NEAR = 2.0  # a guess within this factor is near
-MOST = 100.0  # and one beyond this is drawn there
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
@@ -151,46 +148,4 @@ def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure
         axes.set_title(f"{title}: ×{compared.speedup:.2f}, {compared.verdict}")
     named = f"In yours, your own: {', '.join(parts)}" if parts else "Yours has no part of your own yet"
     all_axes[-1].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
-    return fig
-
-
-@dataclass(frozen=True)
-class ProgressRow:
-    """A lesson in the figure. share: of its build steps that are right, 1 where its gate is passed; None in a
-    lesson without one. factors: by which factor each scored guess was off, 1 for a hit."""
-
-    title: str
-    share: float | None = None
-    factors: tuple[float, ...] = ()
-
-
-@styled
-def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
-    """A line per lesson: a bar for its steps, and a dot per prediction, the farther right the farther off."""
-    fig, (steps, guesses) = figure(
-        1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
-    )
-    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
-    steps.barh([*shares], [*shares.values()], 0.5, color=GREEN)
-    steps.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
-    steps.set_xlim(-0.5, 1.5)
-    steps.set_xticks([])
-    steps.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
-    guesses.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
-    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
-    for factor, place in scored:
-        guesses.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
-    guesses.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
-    guesses.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
-    guesses.minorticks_off()
-    guesses.grid(axis="y")
-    near = sum(factor <= NEAR for factor, _ in scored)
-    guesses.set_title("Predictions: how far off")
-    guesses.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
-    if not scored:
-        where = {"ha": "center", "color": GREY_INK, "transform": guesses.transAxes}
-        guesses.text(0.5, 0.5, "no prediction scored yet", **where)
-        guesses.grid(color=GREY, alpha=0.2)
-    name_rows(steps, [row.title for row in rows])
-    steps.tick_params(axis="y", length=0)
     return fig

@@ -7,7 +7,6 @@ from matplotlib.colors import same_color
 from labkit import results, show
 from labkit.learn.lesson_00.pieces import waste_of
 from labkit.results import Comparison
-from labkit.show.bars import ProgressRow, draw_progress
 from labkit.show.colours import BLUE, GREY, ORANGE, RED
 from labkit.show.style import is_wide
 
@@ -92,14 +91,6 @@ def test_parts_of_a_step_add_up():
     assert sum(widths(axes)[:3]) == pytest.approx(100) and sum(widths(axes)[3:]) == pytest.approx(
         100 * 13 / 23
     )
-
-
-def test_progress_has_a_bar_of_steps_and_a_dot_per_prediction():
-    rows = (ProgressRow("00"), ProgressRow("01", 1.0, (1.0, 3.5)), ProgressRow("02", 0.25, (float("inf"),)))
-    steps, guesses = draw_progress(rows).axes
-    assert [(bar.get_y() + 0.25, bar.get_width()) for bar in steps.containers[0]] == [(1, 1), (2, 0.25)]
-    assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in guesses.lines] == [(1, 1), (3.5, 1), (100, 2)]
-    assert coloured(guesses.lines, BLUE, ORANGE, ORANGE)
 
 
 def test_padding_is_the_space_between_the_lines():
