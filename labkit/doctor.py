@@ -111,45 +111,31 @@ def gpu() -> Finding:
 
     "missing" for a GPU that is too old: while torch sees it, lessons would use it.
     """
-    what = "CUDA GPU"
     torch, _ = try_import("torch")
     if torch is None:
-        return Finding(what, "off", NEEDS_TORCH)
-    if not torch.cuda.is_available():
-        return Finding(what, "off", *why_no_gpu(torch))
-    card = torch.cuda.get_device_properties(0)
-    capability = f"compute capability {card.major}.{card.minor}"
-    if (card.major, card.minor) < OLDEST_GPU:
+        return Finding("CUDA GPU", "off", NEEDS_TORCH)
+    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        said = f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB, "
+        said += f"compute capability {card.major}.{card.minor}, driver {driver or 'unknown'}"
+        if (card.major, card.minor) >= OLDEST_GPU:
+            return Finding("CUDA GPU", "ok", said)
         needed = f"Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)"
         remedy = "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`"
-        return Finding(what, "missing", f"{card.name} is too old: {capability}, and {needed}", remedy)
-    try:
-        torch.ones(1, device="cuda").add_(1).item()
-    except Exception as error:
-        remedy = "see `nvidia-smi`: is its memory full, is it too old for this torch, is the driver?"
-        return Finding(what, "off", f"{card.name} fails its first operation: {first_line(error)}", remedy)
-    name, memory = f"{torch.cuda.device_count()} x {card.name}", f"{card.total_memory / 2**30:.0f} GiB"
-    return Finding(what, "ok", f"{name}, {memory}, {capability}, driver {driver_version() or 'unknown'}")
-
-
-def why_no_gpu(torch: ModuleType) -> tuple[str, str]:
-    """Why torch sees no CUDA GPU, and what to do about it."""
-    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
+        return Finding("CUDA GPU", "missing", f"too old: {said}, and {needed}", remedy)
     if driver is None:
+        said = "there is no NVIDIA GPU, or no driver answers"
         remedy = "nothing: every lesson runs on the CPU. If there is one, install NVIDIA's driver"
-        return "there is no NVIDIA GPU, or no driver answers", remedy
-    if not torch.backends.cuda.is_built():
+    elif not torch.backends.cuda.is_built():
+        said = f"the GPU and its driver ({driver}) are there, but this torch is a CPU build"
         remedy = "install a CUDA build of torch, as PyTorch's Get Started page says"
-        return f"the GPU and its driver ({driver}) are there, but this torch is a CPU build", remedy
-    if visible in ("", "-1"):
-        return f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
-    try:
-        torch.cuda.init()
-        problem = "CUDA starts, but lists no GPU"
-    except Exception as error:
-        problem = first_line(error)
-    said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit: {problem}"
-    return said, "update NVIDIA's driver, or install a torch built for an older CUDA"
+    elif visible in ("", "-1"):
+        said, remedy = f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
+    else:
+        said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit"
+        remedy = "update NVIDIA's driver, or install a torch built for an older CUDA"
+    return Finding("CUDA GPU", "off", said, remedy)
 
 
 def driver_version() -> str | None:
