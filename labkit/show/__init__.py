@@ -18,11 +18,9 @@ from labkit.show.cells import (
 )
 from labkit.show.comparison import draw_comparison, draw_gains, draw_ladder
 from labkit.show.grids import (
-    draw_block_lives,
     draw_flights,
     draw_paths,
     draw_positions,
-    draw_requests,
     draw_rows,
     draw_sends,
 )
@@ -40,11 +38,13 @@ from labkit.show.lanes import (
     JoinStep,
     Span,
     Stretch,
+    draw_block_lives,
     draw_joins,
     draw_lanes,
     draw_launches,
     draw_packing,
     draw_request,
+    draw_requests,
     draw_schedules,
     draw_timeline,
 )

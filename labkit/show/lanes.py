@@ -1,16 +1,21 @@
 """Figures of rows of boxes: on a clock, or of rows that are computed together."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.figure import Figure
 
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, colour
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
 from labkit.show.marks import Look, as_patch, bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
+
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.engine import Completion
 
 HEIGHT = 0.64  # of a row's boxes
 VISIBLE = 0.003  # of the axis: the width of a box that would be thinner
@@ -315,3 +320,36 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     title = f"One request, from the socket to the model: {max(s.end for s in stretches):,.0f} ms"
     looks = {work: colour(i) for i, work in enumerate(works)} | {"waits": PALE}
     return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
+
+
+@styled
+def draw_requests(completions: Sequence[Completion]) -> Figure:
+    """Draw the life of requests, a row per request: queue wait, prefill, and decode, with a box per token.
+    The axis is in milliseconds from the first arrival."""
+    origin = min(c.timing.arrived for c in completions)
+    boxes = []
+    for row, timing in enumerate(c.timing for c in completions):
+        moments = [1e3 * (t - origin) for t in (timing.arrived, timing.admitted, *timing.tokens)]
+        for i, (start, end) in enumerate(pairwise(moments)):
+            boxes.append(Box(row, start, end, (GREY, ORANGE, BLUE)[min(i, 2)]))
+    names = [f"request {c.request_id}" for c in completions]
+    looks = {"queue wait": GREY, "prefill, and the first token": ORANGE, "a further token": BLUE}
+    title = "TTFT ends with the prefill; each further box is as long as an ITL"
+    return draw_boxes({title: (names, boxes)}, "milliseconds since the first request arrived", looks, 3)
+
+
+@styled
+def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
+
+    Each record is a box, as long as it described the block. lives: for each kind, how many records had been
+    made after each appended token.
+    """
+    names, boxes = [], []
+    for row, (name, created) in enumerate(lives.items()):
+        starts = [t for t in range(len(created)) if t == 0 or created[t] > created[t - 1]]
+        for number, (start, end) in enumerate(pairwise([*starts, len(created)])):
+            boxes.append(Box(row, start, end, (BLUE, SKY)[number % 2]))
+        names.append(f"{name}\n{created[-1]} created")
+    title = "One block's life: each box is the record that describes it for so long"
+    return draw_boxes({title: (names, boxes)}, "tokens appended to the block", {}, 1)
