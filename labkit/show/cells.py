@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
+from labkit.show.lanes import Box, Rows, draw_boxes
 from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
@@ -117,38 +117,26 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
     """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
     box with its place in the pool, in the colour of its request. A border marks what several requests share.
     """
-    heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
-    fig, all_axes = panels(0.5 + 0.36 * sum(heights), len(tables), height_ratios=heights)
-    for axes, (name, shown) in zip(all_axes, tables.items(), strict=True):
-        width = 0
-        holders = Counter(
-            (table_idx, index)
-            for rows in shown.places.values()
-            for table_idx, indices in enumerate(rows)
-            for index in indices
-        )
-        for request_id, rows in shown.places.items():
-            shade = colour(request_id)
-            for table_idx, indices in enumerate(rows):
+    shown: dict[str, Rows] = {}
+    looks = {}
+    for name, of_engine in tables.items():
+        boxes, left = [], 0.0
+        requests = of_engine.places.values()
+        held = Counter((row, i) for rows in requests for row, indices in enumerate(rows) for i in indices)
+        for request_id, rows in of_engine.places.items():
+            looks[f"request {request_id}"] = {"facecolor": (colour(request_id), 0.45)}
+            for row, indices in enumerate(rows):
                 for place, index in enumerate(indices):
-                    corner = (width + place, table_idx)
-                    is_shared = holders[table_idx, index] > 1
-                    box(axes, corner, 0.94, 0.84, fc=(shade, 0.45), ec=INK, lw=1.4 * is_shared)
-                    middle = (width + place + 0.47, table_idx + 0.42)
-                    write(axes, *middle, str(index), fontsize=8)
-            middle = width + len(rows[0]) / 2
-            axes.text(middle, -0.12, f"request {request_id}", ha="center", va="bottom", fontsize=8)
-            width += len(rows[0]) + 0.6
-        num_tables = shown.num_tables
-        labels = [f"layer {i}" for i in range(num_tables)]
-        if num_tables == 1:
-            labels = [f"all {shown.num_layers} layers"]
-        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
-        axes.tick_params(length=0)
+                    look = {"facecolor": (colour(request_id), 0.45), "edgecolor": INK}
+                    look["lw"] = 1.4 * (held[row, index] > 1)
+                    boxes.append(Box(row, left + place, left + place + 0.94, look, str(index)))
+            left += len(rows[0]) + 0.6
+        num = of_engine.num_tables
+        labels = [f"layer {i}" for i in range(num)] if num > 1 else [f"all {of_engine.num_layers} layers"]
+        shown[f"{name}: {num} {'list' if num == 1 else 'lists'} of blocks per request"] = labels, boxes
+    fig = draw_boxes(shown, "", looks, len(looks))
+    for axes in fig.axes:
         axes.set_xticks([])
-        axes.set(xlim=(0, width), ylim=(num_tables, -0.5))
-        axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of blocks per request")
     return fig
 
 

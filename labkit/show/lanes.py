@@ -45,7 +45,7 @@ def draw_boxes(
     across: what is on the axis. end: where it ends, and so do all boxes.
     """
     heights = [max(1, len(names)) for names, _ in shown.values()]
-    size = 0.9 + 0.45 * len(shown) + 0.42 * sum(heights)
+    size = 0.9 + 0.45 * len(shown) + (0.42 if sum(heights) <= 6 else 0.3) * sum(heights)
     fig, all_axes = panels(size, len(shown), sharex=True, height_ratios=heights)
     end = end or max(each.end for _, boxes in shown.values() for each in boxes)
     for axes, (title, (names, boxes)) in zip(all_axes, shown.items(), strict=True):
