@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +11,8 @@ from matplotlib.figure import Figure
 from labkit.results import Comparison
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
-from labkit.show.marks import beside, keys, name_rows, write
+from labkit.show.lanes import Box, draw_boxes
+from labkit.show.marks import beside, name_rows
 from labkit.show.style import figure, is_wide, panels, styled
 
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
@@ -31,27 +33,19 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
 
     pairs: for each label, the parts before and after, in microseconds. names: of the two rungs.
     """
-    fig, axes = figure(1.3 + 0.62 * len(pairs))
-    for row, pair in enumerate(pairs.values()):
-        whole = sum(pair[0].values())
-        for place, parts in enumerate(pair):
-            y, left = row + 0.36 * place, 0.0
-            for part, microseconds in parts.items():
-                share = 100 * microseconds / whole
-                axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
-                if share > 8:
-                    write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
-                left += share
-            total = f"rung {names[place]}: {sum(parts.values()):,.0f} µs"
-            beside(axes, y, total, fontsize=9, color=INK)
-    axes.set_yticks(np.arange(len(pairs)) + 0.18, list(pairs))
-    axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
-    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
-    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    parts = next(iter(pairs.values()))[0]
-    handles = keys({part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in parts})
-    axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
+    rows, boxes = [], []
+    for label, pair in pairs.items():
+        whole = sum(pair[0].values()) / 100
+        for rung, parts in zip(names, pair, strict=True):
+            ends = [us / whole for us in accumulate(parts.values(), initial=0.0)]
+            for (part, us), start, end in zip(parts.items(), ends, ends[1:], strict=False):
+                look = {"facecolor": COLOURS[part], "alpha": 0.75}
+                boxes.append(Box(len(rows), start, end, look, f"{us:,.0f} µs"))
+            rows.append(f"{label}, rung {rung}: {ends[-1] * whole:,.0f} µs")
+    looks = {part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in next(iter(pairs.values()))[0]}
+    across = f"host time of a step, per cent of rung {names[0]}'s"
+    title = "Only the append shrinks: the more requests, the more of it goes"
+    return draw_boxes({title: (rows, boxes)}, across, looks, 3)
 
 
 def _draw_runs(axes: Axes, row: int, runs: np.ndarray, shade: str) -> None:

@@ -75,11 +75,7 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
     rows.set_title("A batch takes the next larger graph; the rows between are padding")
     share.set(ylabel="padding (%)", ylim=(0, 50), xlabel="B: requests decoded together")
     first = next(iter(policies.values()))
-    ticks: list[int] = []  # whose numbers have room beside each other, from the largest down
-    for size in reversed([size for size in first if size == 1 or size >= 8]):
-        if not ticks or ticks[-1] - size >= max_batch_size / 28:
-            ticks.append(size)
-    share.set_xticks(ticks[::-1])
+    share.set_xticks([size for size in first if size == 1 or 8 * size >= max_batch_size])
     share.set_xlim(0.5, max_batch_size + 0.5)
     for axes in (rows, share):
         axes.grid(axis="y")
