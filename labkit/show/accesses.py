@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import INK, RED, SERIES
-from labkit.show.marks import box, keys, write
+from labkit.show.marks import box, key_below, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
@@ -45,26 +45,16 @@ def draw_accesses(
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
     colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
     heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
-    fig, axes = figure(0.62 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
+    fig, axes = figure(0.8 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
     num_columns = max(panel.num_columns for panel in panels)
     for panel, place in zip(panels, axes[:, 0], strict=True):
         panel.draw(place, colours, numbered)
         place.set_xlim(-0.1, num_columns + 0.1)
     many = "" if len(run.programs) == 1 else "s"
-    axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}", pad=22)
+    axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}")
     told = colours if len(colours) <= len(COLOURS) else {}  # where they tell the programs apart
     looks = {f"{each}" if i else f"program {each}": told[each] for i, each in enumerate(told)}
-    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
-    axes[0, 0].legend(
-        handles=patches,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(patches),
-        fontsize=7.5,
-        handlelength=1,
-        columnspacing=1,
-        borderaxespad=0.2,
-    )
+    key_below(fig, {**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK}, 6)
     return fig
 
 

@@ -107,7 +107,6 @@ def draw_gains(gains: Mapping[str, Mapping[str, Mapping[int, Comparison]]]) -> F
 def draw_ladder(
     rates: Mapping[str, Sequence[float]],
     limit: float | None = None,
-    title: str = "",
     of: str = "decode tokens per second",
 ) -> Figure:
     """Draw the tokens per second of the rungs, in order: each run a dot, a box from the median of the
@@ -116,8 +115,7 @@ def draw_ladder(
     The box is blue or red where a comparison with the rung below says faster or slower, and grey otherwise.
     rates: tokens per second of the runs of each rung, by its number ("03"), made in turn; where the runs of
     two rungs make no rounds, the factor is the ratio of their medians, and grey. limit: the most tokens per
-    second that the hardware allows. title: by default, the factor gained over all rungs and how near the last
-    comes to the limit. of: what the rates are.
+    second that the hardware allows. of: what the rates are.
     """
     medians = {number: float(np.median(runs)) for number, runs in rates.items()}
     everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
@@ -144,7 +142,7 @@ def draw_ladder(
         f"{of}, each dot a run{' (logarithmic axis)' if start else ''}\n"
         "blue: faster than the rung below; red: slower; grey: cannot tell"
     )
-    axes.set_title(title or ladder_title(medians, limit))
+    axes.set_title(ladder_title(medians, limit))
     return fig
 
 

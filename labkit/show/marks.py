@@ -44,12 +44,8 @@ def as_patch(look: Look) -> dict[str, Any]:
     return {"facecolor": look} if isinstance(look, str) else dict(look)
 
 
-def keys(looks: Mapping[str, Look]) -> list[Patch]:
-    """A patch for each label, of its colour or with a look of its own."""
-    return [Patch(label=label, **as_patch(look)) for label, look in looks.items()]
-
-
 def key_below(fig: Figure, looks: Mapping[str, Look], ncols: int, *more: Artist) -> None:
-    """What colours mean, below the figure; they are given as `keys` takes them. more: other marks."""
+    """What looks mean, by label, below the figure. more: other marks."""
     if looks or more:
-        fig.legend(handles=[*keys(looks), *more], loc="outside lower center", ncols=ncols)
+        handles = [Patch(label=label, **as_patch(look)) for label, look in looks.items()]
+        fig.legend(handles=[*handles, *more], loc="outside lower center", ncols=ncols)

@@ -9,14 +9,13 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.text import Text
 
-from labkit import show
+from labkit import LADDER, show
 from labkit.results import Comparison
 from labkit.show.style import DPI, WIDTH, alt_text, figure
 
 
 def twelve_rungs():
-    names = [f"{i:02d} A rung with a title as long as they get" for i in range(12)]
-    return {name: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, name in enumerate(names)}
+    return {number: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, number in enumerate([*LADDER][:12])}
 
 
 FIGURES = {
@@ -26,7 +25,7 @@ FIGURES = {
     "one_round": lambda: show.draw_comparison(
         {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
     ),
-    "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
+    "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000),
     "write_indices": lambda: show.draw_write_indices(WAYS),
     "many_requests": lambda: show.draw_write_indices(
         {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
