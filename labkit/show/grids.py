@@ -18,8 +18,8 @@ from labkit.show.marks import box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.watch.counters import Positions
     from labkit.watch.flights import Flights
-    from labkit.watch.positions import Positions
     from labkit.watch.sends import Sends
 
 

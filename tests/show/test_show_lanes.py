@@ -10,7 +10,7 @@ from labkit.show import Busy, JoinStep, Stretch
 from labkit.show import Span as KernelSpan
 from labkit.show.lanes import kernels_of
 from labkit.watch import Positions
-from labkit.watch.positions import PositionsStep
+from labkit.watch.counters import PositionsStep
 
 
 def spans(boxes):

@@ -6,7 +6,7 @@ from helpers import small_model
 from labkit.ladder import LADDER
 from labkit.learn.lesson_04.counts import watch_positions
 from labkit.show.grids import WRITE_COLOURS
-from labkit.watch.positions import WRITES
+from labkit.watch.counters import WRITES
 
 CPU = torch.device("cpu")
 RUNG = LADDER["04"].options
