@@ -13,22 +13,19 @@ import platform
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PCI_DEVICES = Path("/sys/bus/pci/devices")
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)  # the newest that is tried with every change
 OLDEST_GPU = (8, 0)  # compute capability: Triton compiles for no older one
-NVIDIA_VENDOR, DISPLAY_CLASS = "0x10de", "0x03"  # PCI's numbers; 0x0300 is a VGA and 0x0302 a 3D controller
 REINSTALL = "`make lab`, or `pip install -e .`"
 ANSWER_SECONDS = 5  # of another program: more is no answer
 NEEDS_TORCH = "not checked: needs torch"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the report.
 
     status: "ok"; "off", the lessons run without it; or "missing", they do not.
@@ -55,10 +52,9 @@ def try_import(name: str) -> tuple[ModuleType | None, str]:
     """The module, or None and why it does not import."""
     try:
         return importlib.import_module(name), ""
-    except ModuleNotFoundError as error:
-        return None, "not installed" if error.name == name else f"does not import: {first_line(error)}"
     except Exception as error:  # a broken package may raise anything
-        return None, f"does not import: {first_line(error)}"
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == name
+        return None, "not installed" if is_missing else f"does not import: {first_line(error)}"
 
 
 def first_line(error: Exception) -> str:
@@ -82,9 +78,8 @@ def project() -> Finding:
     """Whether the whole project is here, or the installed package alone."""
     if (ROOT / "pyproject.toml").is_file():
         return Finding("labkit", "ok", "the whole project is here")
-    return Finding(
-        "labkit", "missing", f"{ROOT} has the package alone", "clone the project; run `make lab` in it"
-    )
+    remedy = "clone the project; run `make lab` in it"
+    return Finding("labkit", "missing", f"{ROOT} has the package alone", remedy)
 
 
 def requirements() -> dict[str, str]:
@@ -102,24 +97,13 @@ def package(requirement: str) -> Finding:
     if module is None:
         return Finding(name, "missing", problem, REINSTALL)
     version = str(module.__version__)
-    if not satisfies(version, requirement):
+    packaging, _ = try_import("packaging.requirements")  # without it nothing can be said of versions
+    if packaging and not packaging.Requirement(requirement).specifier.contains(version, prereleases=True):
         return Finding(name, "missing", f"{version}, but labkit needs {requirement}", REINSTALL)
-    return Finding(name, "ok", f"{version}, {torch_build(module)} build" if name == "torch" else version)
-
-
-def satisfies(version: str, requirement: str) -> bool:
-    """Whether a requirement such as "numpy>=2,<3" allows a version."""
-    packaging, _ = try_import("packaging.requirements")
-    if packaging is None:
-        return True  # cannot tell; `packaging` has its own line
-    return packaging.Requirement(requirement).specifier.contains(version, prereleases=True)
-
-
-def torch_build(torch: ModuleType) -> str:
-    """What torch was built for: "CUDA 13.0", "ROCm 6.4" or "CPU"."""
-    if torch.version.cuda:
-        return f"CUDA {torch.version.cuda}"
-    return f"ROCm {torch.version.hip}" if torch.version.hip else "CPU"
+    if name == "torch":
+        built_for = module.version
+        version += f", {f'CUDA {built_for.cuda}' if built_for.cuda else 'CPU'} build"
+    return Finding(name, "ok", version)
 
 
 def gpu() -> Finding:
@@ -127,49 +111,31 @@ def gpu() -> Finding:
 
     "missing" for a GPU that is too old: while torch sees it, lessons would use it.
     """
-    what = "CUDA GPU"
     torch, _ = try_import("torch")
     if torch is None:
-        return Finding(what, "off", NEEDS_TORCH)
-    if not torch.cuda.is_available():
-        return Finding(what, "off", *why_no_gpu(torch))
-    card = torch.cuda.get_device_properties(0)
-    capability = f"compute capability {card.major}.{card.minor}"
-    if (card.major, card.minor) < OLDEST_GPU:
+        return Finding("CUDA GPU", "off", NEEDS_TORCH)
+    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        said = f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB, "
+        said += f"compute capability {card.major}.{card.minor}, driver {driver or 'unknown'}"
+        if (card.major, card.minor) >= OLDEST_GPU:
+            return Finding("CUDA GPU", "ok", said)
         needed = f"Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)"
         remedy = "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`"
-        return Finding(what, "missing", f"{card.name} is too old: {capability}, and {needed}", remedy)
-    try:
-        torch.ones(1, device="cuda").add_(1).item()
-    except Exception as error:
-        remedy = "see `nvidia-smi`: is its memory full, is it too old for this torch, is the driver?"
-        return Finding(what, "off", f"{card.name} fails its first operation: {first_line(error)}", remedy)
-    memory = f"{card.total_memory / 2**30:.0f} GiB"
-    driver = f"driver {driver_version() or 'unknown'}"
-    name = f"{torch.cuda.device_count()} x {card.name}"
-    return Finding(what, "ok", f"{name}, {memory}, {capability}, {driver}")
-
-
-def why_no_gpu(torch: ModuleType) -> tuple[str, str]:
-    """Why torch sees no CUDA GPU, and what to do about it."""
-    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if driver is None and not has_nvidia_card():
-        return "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"
+        return Finding("CUDA GPU", "missing", f"too old: {said}, and {needed}", remedy)
     if driver is None:
-        remedy = "install NVIDIA's driver; start a container with access to the GPU"
-        return "there is an NVIDIA GPU, but no driver answers", remedy
-    if not torch.backends.cuda.is_built():
+        said = "there is no NVIDIA GPU, or no driver answers"
+        remedy = "nothing: every lesson runs on the CPU. If there is one, install NVIDIA's driver"
+    elif not torch.backends.cuda.is_built():
+        said = f"the GPU and its driver ({driver}) are there, but this torch is a CPU build"
         remedy = "install a CUDA build of torch, as PyTorch's Get Started page says"
-        return f"the GPU and its driver ({driver}) are there, but this torch is a CPU build", remedy
-    if visible in ("", "-1"):
-        return f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
-    try:
-        torch.cuda.init()
-        problem = "CUDA starts, but lists no GPU"
-    except Exception as error:
-        problem = first_line(error)
-    said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit: {problem}"
-    return said, "update NVIDIA's driver, or install a torch built for an older CUDA"
+    elif visible in ("", "-1"):
+        said, remedy = f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
+    else:
+        said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit"
+        remedy = "update NVIDIA's driver, or install a torch built for an older CUDA"
+    return Finding("CUDA GPU", "off", said, remedy)
 
 
 def driver_version() -> str | None:
@@ -186,15 +152,6 @@ def first_words(command: list[str]) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return answer.decode(errors="replace")
-
-
-def has_nvidia_card() -> bool:
-    """Whether Linux lists an NVIDIA display card on the PCI bus; it does without a driver too."""
-    return any(
-        (device / "vendor").read_text().strip() == NVIDIA_VENDOR
-        and (device / "class").read_text().startswith(DISPLAY_CLASS)
-        for device in PCI_DEVICES.glob("*")
-    )
 
 
 def triton() -> Finding:
@@ -237,25 +194,21 @@ def machine() -> Finding:
     return Finding("machine", "ok", f"{platform.system()} {platform.machine()}, {cores} cores")
 
 
-def conclusion(findings: list[Finding]) -> str:
-    """Whether the lessons run here, and at which scale."""
-    if missing := [finding.what for finding in findings if finding.status == "missing"]:
-        return f"The lessons cannot run yet. First see to: {', '.join(missing)}."
-    if any(finding.what == "CUDA GPU" and finding.status == "ok" for finding in findings):
-        return "GPU scale: the lessons run here, and their benchmark cells at full size."
-    said = "CPU scale: every cell runs here, with the shipped model and small batches."
-    return f"{said} Recorded GPU results are plotted."
-
-
 def report(findings: list[Finding]) -> str:
-    """A line for each finding, with what to do below it, and the conclusion."""
+    """A line for each finding, with what to do below it, and whether the lessons run here, at which scale."""
     width = max(len(finding.what) for finding in findings)
     lines = []
     for finding in findings:
         lines.append(f"{finding.what:{width}}  {finding.status:7}  {finding.detail}")
         if finding.remedy:
             lines.append(f"{'':{width}}  {'':7}  -> {finding.remedy}")
-    return "\n".join([*lines, "", conclusion(findings)])
+    said = "CPU scale: every cell runs here, with the shipped model and small batches. "
+    said += "Recorded GPU results are plotted."
+    if missing := [finding.what for finding in findings if finding.status == "missing"]:
+        said = f"The lessons cannot run yet. First see to: {', '.join(missing)}."
+    elif any(finding[:2] == ("CUDA GPU", "ok") for finding in findings):
+        said = "GPU scale: the lessons run here, and their benchmark cells at full size."
+    return "\n".join([*lines, "", said])
 
 
 def main() -> int:

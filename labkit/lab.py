@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
 from labkit.bench import cost_card
 from labkit.bench.cost_cards import counts_of_alike
@@ -33,7 +32,7 @@ from labkit.learn.progress import progress as read_progress
 from labkit.learn.steps import STEPS, noted, share_right
 from labkit.model import LanguageModel, load_model
 from labkit.paths import require_project
-from labkit.show import ProgressRow, draw_progress, show_thousands
+from labkit.show import show_thousands
 from labkit.threads import use_one_thread
 from labkit.watch import steady_prompts
 
@@ -276,24 +275,23 @@ def home() -> Home:
     return Home(read_progress())
 
 
-def progress() -> Figure:
-    """Draw what you have done in all lessons: the build steps that are right, and how far off your
-    predictions were.
+def progress() -> pd.DataFrame:
+    """What you have done in all lessons: the build steps that are right, and by which factors your
+    predictions were off.
 
     It is stored in notebooks/mine/, so it survives a restart. Raises OptionError if that file is broken.
     """
     done = read_progress()
-    return draw_progress([progress_row(page, done.get(page.number)) for page in all_pages()])
-
-
-def progress_row(page: Page, done: LessonProgress | None) -> ProgressRow:
-    """A page's line in the figure; `done` is None where nothing was done."""
-    done = done or LessonProgress()
-    return ProgressRow(
-        f"{page.number.replace('_', ' ')} {page.title}",
-        share_right(page.number, done.gates) if page.number in STEPS else None,
-        tuple(factor_off(guess.guess, guess.actual) for guess in done.guesses.values()),
-    )
+    rows = {}
+    for page in all_pages():
+        of_page = done.get(page.number, LessonProgress())
+        rows[f"{page.number.replace('_', ' ')} {page.title}"] = {
+            "steps": f"{share_right(page.number, of_page.gates):.0%}" if page.number in STEPS else "",
+            "predictions off by": ", ".join(
+                f"×{factor_off(each.guess, each.actual):.3g}" for each in of_page.guesses.values()
+            ),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def __dir__() -> list[str]:

@@ -19,8 +19,12 @@ class Rung:
     number: str
     slug: str
     title: str
-    removes: str  # what leaves the hot path
     options: EngineOptions
+
+    @property
+    def removes(self) -> str:
+        """What leaves the hot path."""
+        return REMOVES[self.number]
 
     @property
     def is_exact(self) -> bool:
@@ -98,127 +102,44 @@ RAGGED_BATCHES = replace(SAMPLING_WITHOUT_SORTS, batching="packed")
 BLOCK_PREFIX_CACHE = replace(RAGGED_BATCHES, prefixes="blocks")
 EIGHT_BIT_CACHE = replace(BLOCK_PREFIX_CACHE, kv_cache_dtype="int8")
 
+REMOVES = {  # by the number of the rung: what leaves the hot path
+    "00": "nothing yet",
+    "01": "rows of block tables rebuilt from Python lists although their blocks did not change",
+    "02": "one `append_token` call for each layer and request",
+    "03": "indexed assignment, and where all positions are equal the batch and position indices",
+    "04": "the batch index where positions differ",
+    "05": "a new `KVBlockInfo` and a dictionary write for each layer and token",
+    "06": "block tables, positions, lengths and token ids sent from the host in every step",
+    "07": "the same bookkeeping once a layer, and the kernel that only stores keys and values",
+    "08": "the launch of each kernel by the host",
+    "09": "kernels that only pass numbers on, and multiprocessors without work",
+    "10": "the GPU's wait for the host",
+    "11": "the wait between dependent kernels",
+    "12": "two sorts of the vocabulary for every row as soon as one request draws",
+    "13": "the wait for the longest row, pads between prompts, and the stall of everybody when "
+    "somebody joins",
+    "14": "prompts, and parts of prompts, computed again",
+    "16": "half of the bytes of keys and values",
+}
+
 LADDER = Numbered(
     "rung",
-    Rung(
-        number="00",
-        slug="paged_engine",
-        title="An honest paged engine",
-        removes="nothing yet: block tables are rebuilt from Python lists every step and layer, "
-        "and every layer and request has its own `append_token`",
-        options=PAGED_ENGINE,
-    ),
-    Rung(
-        number="01",
-        slug="block_table_cache",
-        title="Block-table cache",
-        removes="rows of block tables rebuilt from Python lists although their blocks did not change",
-        options=BLOCK_TABLE_CACHE,
-    ),
-    Rung(
-        number="02",
-        slug="batched_append",
-        title="Batched append",
-        removes="one `append_token` call for each layer and request: there is one call a layer",
-        options=BATCHED_APPEND,
-    ),
-    Rung(
-        number="03",
-        slug="triton_full_batch",
-        title="Triton full-batch append",
-        removes="indexed assignment, and where all positions are equal the batch and position indices",
-        options=TRITON_FULL_BATCH,
-    ),
-    Rung(
-        number="04",
-        slug="identity_pos",
-        title="Identity-pos append",
-        removes="the batch index where positions differ",
-        options=IDENTITY_POS,
-    ),
-    Rung(
-        number="05",
-        slug="mutable_kv_block_info",
-        title="Mutable KVBlockInfo",
-        removes="a new `KVBlockInfo` and a dictionary write for each layer and token",
-        options=MUTABLE_KV_BLOCK_INFO,
-    ),
-    Rung(
-        number="06",
-        slug="device_resident_state",
-        title="Device-resident state",
-        removes="block tables, positions, lengths and token ids sent from the host in every step",
-        options=DEVICE_RESIDENT_STATE,
-    ),
-    Rung(
-        number="07",
-        slug="one_table_for_all_layers",
-        title="One table for all layers",
-        removes="the same bookkeeping once a layer, and the kernel that only stores keys and values",
-        options=ONE_TABLE,
-    ),
-    Rung(
-        number="08",
-        slug="cuda_graphs",
-        title="CUDA graphs",
-        removes="the launch of each kernel by the host: a step is one replay",
-        options=CUDA_GRAPHS,
-    ),
-    Rung(
-        number="09",
-        slug="fused_and_split",
-        title="Fused layers, split attention",
-        removes="kernels that only pass numbers on, and multiprocessors without work: five kernels per layer",
-        options=FUSED_AND_SPLIT,
-    ),
-    Rung(
-        number="10",
-        slug="overlap",
-        title="Overlap",
-        removes="the GPU's wait for the host: the next step is launched before this one's tokens are read; "
-        "and what the host does for each request in a step in which nobody joins or ends",
-        options=OVERLAP,
-    ),
-    Rung(
-        number="11",
-        slug="hidden_latency",
-        title="Hidden latency",
-        removes="the wait between dependent kernels: one or two requests go through all layers in one, and "
-        "products have their weights before the kernel in front has ended; on GPUs where that is not "
-        "possible, half of a large batch computes while the other half reads memory",
-        options=HIDDEN_LATENCY,
-    ),
-    Rung(
-        number="12",
-        slug="sampling_without_sorts",
-        title="Sampling without sorts",
-        removes="two sorts of the vocabulary for every row as soon as one request draws: where top-k and "
-        "top-p cut is searched for, in the rows that draw",
-        options=SAMPLING_WITHOUT_SORTS,
-    ),
-    Rung(
-        number="13",
-        slug="ragged_batches",
-        title="Ragged batches",
-        removes="the wait for the longest row, pads between prompts, and the stall of everybody when "
-        "somebody joins: prompts are computed in chunks beside the decode steps",
-        options=RAGGED_BATCHES,
-    ),
-    Rung(
-        number="14",
-        slug="block_prefix_cache",
-        title="Block prefix cache",
-        removes="prompts, and parts of prompts, computed again",
-        options=BLOCK_PREFIX_CACHE,
-    ),
-    Rung(
-        number="16",
-        slug="eight_bit_cache",
-        title="Keys and values in 8 bits",
-        removes="half of the bytes of keys and values: nearly twice as many tokens fit. It is the one rung "
-        "whose tokens are not exactly those of the rung below",
-        options=EIGHT_BIT_CACHE,
-    ),
+    Rung("00", "paged_engine", "An honest paged engine", PAGED_ENGINE),
+    Rung("01", "block_table_cache", "Block-table cache", BLOCK_TABLE_CACHE),
+    Rung("02", "batched_append", "Batched append", BATCHED_APPEND),
+    Rung("03", "triton_full_batch", "Triton full-batch append", TRITON_FULL_BATCH),
+    Rung("04", "identity_pos", "Identity-pos append", IDENTITY_POS),
+    Rung("05", "mutable_kv_block_info", "Mutable KVBlockInfo", MUTABLE_KV_BLOCK_INFO),
+    Rung("06", "device_resident_state", "Device-resident state", DEVICE_RESIDENT_STATE),
+    Rung("07", "one_table_for_all_layers", "One table for all layers", ONE_TABLE),
+    Rung("08", "cuda_graphs", "CUDA graphs", CUDA_GRAPHS),
+    Rung("09", "fused_and_split", "Fused layers, split attention", FUSED_AND_SPLIT),
+    Rung("10", "overlap", "Overlap", OVERLAP),
+    Rung("11", "hidden_latency", "Hidden latency", HIDDEN_LATENCY),
+    Rung("12", "sampling_without_sorts", "Sampling without sorts", SAMPLING_WITHOUT_SORTS),
+    Rung("13", "ragged_batches", "Ragged batches", RAGGED_BATCHES),
+    Rung("14", "block_prefix_cache", "Block prefix cache", BLOCK_PREFIX_CACHE),
+    Rung("16", "eight_bit_cache", "Keys and values in 8 bits", EIGHT_BIT_CACHE),
 )
 
 # What an engine is unless a rung is asked for: the last one whose tokens are exact.

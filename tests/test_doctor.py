@@ -15,35 +15,27 @@ from labkit.doctor import Finding
 H100 = SimpleNamespace(name="NVIDIA H100", total_memory=80 * 2**30, major=9, minor=0)
 
 
-def fake_torch(*, available=False, built=True, fails_with=None, card=H100):
+def fake_torch(*, available=False, built=True, card=H100):
     """As much of torch as the doctor looks at: one H100, or another card, if `available`."""
-
-    def fail(*args, **kwargs):
-        raise RuntimeError(fails_with)
-
-    tensor = SimpleNamespace(add_=lambda x: SimpleNamespace(item=lambda: 2.0))
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0" if built else None, hip=None),
         backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: built)),
         cuda=SimpleNamespace(
             is_available=lambda: available,
-            init=fail,
             get_device_properties=lambda index: card,
             device_count=lambda: 1,
         ),
-        ones=fail if fails_with else lambda *args, **kwargs: tensor,
     )
 
 
 @pytest.fixture
 def on_machine(monkeypatch):
-    """Make the doctor see a torch, a driver and a card that are not here; returns its finding on the GPU."""
+    """Make the doctor see a torch and a driver that are not here; returns its finding on the GPU."""
 
-    def examine(torch, driver=None, card=False, visible=None):
+    def examine(torch, driver=None, visible=None):
         monkeypatch.setattr(doctor, "try_import", lambda name: (torch, ""))
         monkeypatch.setattr(doctor, "driver_version", lambda: driver)
-        monkeypatch.setattr(doctor, "has_nvidia_card", lambda: card)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -54,9 +46,9 @@ def on_machine(monkeypatch):
 
 def test_a_gpu_that_triton_does_not_compile_for(on_machine):
     card = SimpleNamespace(name="Tesla T4", total_memory=2**34, major=7, minor=5)
-    finding = on_machine(fake_torch(available=True, card=card), driver="580.1", card=True)
+    finding = on_machine(fake_torch(available=True, card=card), driver="580.1")
     assert finding.status == "missing" and "CUDA_VISIBLE_DEVICES= make lab" in finding.remedy
-    assert "too old: compute capability 7.5, and Triton needs 8.0 or newer" in finding.detail
+    assert "too old: 1 x Tesla T4" in finding.detail and "Triton needs 8.0 or newer" in finding.detail
 
 
 @pytest.mark.parametrize(
@@ -75,20 +67,15 @@ def test_pythons(monkeypatch, version, status, said, remedy):
 
 
 GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
-    "no GPU": ({}, {}, "there is no NVIDIA GPU", "nothing: every lesson runs on the CPU"),
-    "no driver": ({}, {"card": True}, "an NVIDIA GPU, but no driver answers", "install NVIDIA's driver"),
+    "no driver": ({}, {}, "no NVIDIA GPU, or no driver answers", "nothing: every lesson runs on the CPU"),
     "a CPU build": ({"built": False}, {"driver": "1"}, "this torch is a CPU build", "install a CUDA build"),
-    "a driver too old": (
-        {"fails_with": "The NVIDIA driver on your system is too old (found version 11040).\nMore"},
+    "an old driver": (
+        {},
         {"driver": "470.1"},
-        "driver 470.1 and torch for CUDA 13.0 do not fit: The NVIDIA driver on your system is too old",
-        "update NVIDIA's driver",
+        "470.1 and torch for CUDA 13.0 do not fit",
+        "update NVIDIA",
     ),
     "hidden": ({}, {"driver": "580.1", "visible": ""}, "hidden by CUDA_VISIBLE_DEVICES=", "unset CUDA_VIS"),
-    "no first operation": (
-        *({"available": True, "fails_with": "no kernel image"}, {"driver": "580.1"}),
-        *("NVIDIA H100 fails its first operation: no kernel image", ""),
-    ),
 }
 
 
@@ -139,6 +126,11 @@ def test_a_driver_that_hangs_is_not_waited_for(nvidia_smi, monkeypatch):
         ("torch>=2.11,<2.14", fake_torch(built=False), ("ok", "2.13.0, CPU build")),
         ("torch>=2.11,<2.14", fake_torch(), ("ok", "2.13.0, CUDA 13.0 build")),
         (
+            "tqdm>=4,<5",
+            SimpleNamespace(__version__="4.1.dev1+cu130"),
+            ("ok", "4.1.dev1+cu130"),
+        ),
+        (
             "tqdm>=5,<6",
             SimpleNamespace(__version__="4.70.1"),
             ("missing", "4.70.1, but labkit needs tqdm>=5,<6"),
@@ -158,12 +150,6 @@ def test_package(monkeypatch, requirement, module, expected):
     finding = doctor.package(requirement)
     assert (finding.status, finding.detail) == expected
     assert finding.remedy == ("" if finding.status == "ok" else doctor.REINSTALL)
-
-
-def test_local_and_nightly_versions_satisfy_a_requirement():
-    assert doctor.satisfies("2.13.0+cu130", "torch>=2.11,<2.14")
-    assert doctor.satisfies("2.13.0.dev20260101", "torch>=2.11,<2.14")
-    assert not doctor.satisfies("2.10.1", "torch>=2.11,<2.14")
 
 
 def test_try_import_tells_a_missing_package_from_a_broken_one(monkeypatch, tmp_path):

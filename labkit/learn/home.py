@@ -83,7 +83,7 @@ class Home:
         cells = (
             "**continue here**" if page == self.next_page else "",
             f"[{page.number.replace('_', ' ')} · {page.title}]({page.notebook})",
-            page.rung.removes.split(":")[0] if is_rung else "",
+            page.rung.removes if is_rung else "",
             str(MINUTES[page.number]),
             right,
             str(len(done.guesses) or ""),

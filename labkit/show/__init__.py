@@ -1,20 +1,15 @@
 """Figures, and the source of what runs, as a notebook shows them."""
 
-from labkit.show.accesses import draw_accesses
+from labkit.show.accesses import draw_accesses, draw_places
 from labkit.show.bars import (
-    ProgressRow,
     draw_finale,
     draw_host_shares,
     draw_measured,
-    draw_progress,
-    draw_runs,
     draw_staircase,
-    draw_step_parts,
 )
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.cells import (
     PoolFrame,
-    draw_places,
     draw_pool_frames,
     draw_shared_blocks,
     draw_tables,
@@ -23,11 +18,9 @@ from labkit.show.cells import (
 )
 from labkit.show.comparison import draw_comparison, draw_gains, draw_ladder
 from labkit.show.grids import (
-    draw_block_lives,
     draw_flights,
     draw_paths,
     draw_positions,
-    draw_requests,
     draw_rows,
     draw_sends,
 )
@@ -39,18 +32,19 @@ from labkit.show.kernels import (
     draw_search,
     draw_shards,
     draw_shares,
-    draw_step_kernels,
 )
 from labkit.show.lanes import (
     Busy,
     JoinStep,
     Span,
     Stretch,
+    draw_block_lives,
     draw_joins,
     draw_lanes,
     draw_launches,
     draw_packing,
     draw_request,
+    draw_requests,
     draw_schedules,
     draw_timeline,
 )
@@ -58,9 +52,6 @@ from labkit.show.lines import (
     draw_block_sizes,
     draw_buckets,
     draw_curves,
-    draw_host_time,
-    draw_machines,
-    draw_turns,
 )
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source

@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import INK, RED, SERIES
-from labkit.show.marks import box, keys, write
+from labkit.show.marks import box, key_below, write
 from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
+    from labkit.learn.before_03.graders import Access
     from labkit.watch.accesses import KernelRun, Layout, Program
 
 MOST_COLUMNS, MOST_ROWS = 64, 48  # of a tensor; with more, a cell is too small to be seen
@@ -31,39 +32,45 @@ def draw_accesses(
     run: KernelRun,
     tensors: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
+    numbered: bool = False,
 ) -> Figure:
     """Draw the numbers that each program of a launch reads (pale) and writes (full), a panel per tensor.
 
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
-    accessed. A number that several programs read has a slice per program; one that several write is red, with
-    a cross. Accesses that meet no element of their tensor are told in red below it. Raises ValueError for a
-    tensor too large to draw.
+    accessed. numbered: each cell has the number's place. A number that several programs read has a slice per
+    program; one that several write is red, with a cross. Accesses that meet no element of their tensor are
+    told in red below it. Raises ValueError for a tensor too large to draw.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses} or dict.fromkeys(run.layouts, ())
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
     colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
     heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
-    fig, axes = figure(0.62 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
+    fig, axes = figure(0.8 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
     num_columns = max(panel.num_columns for panel in panels)
     for panel, place in zip(panels, axes[:, 0], strict=True):
-        panel.draw(place, colours)
+        panel.draw(place, colours, numbered)
         place.set_xlim(-0.1, num_columns + 0.1)
     many = "" if len(run.programs) == 1 else "s"
-    axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}", pad=22)
+    axes[0, 0].set_title(title or f"{run.kernel}: {len(run.programs)} program{many}")
     told = colours if len(colours) <= len(COLOURS) else {}  # where they tell the programs apart
     looks = {f"{each}" if i else f"program {each}": told[each] for i, each in enumerate(told)}
-    patches = keys({**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK})
-    axes[0, 0].legend(
-        handles=patches,
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=len(patches),
-        fontsize=7.5,
-        handlelength=1,
-        columnspacing=1,
-        borderaxespad=0.2,
-    )
+    key_below(fig, {**looks, "read": {"facecolor": INK, "alpha": READ_ALPHA}, "written": INK}, 6)
     return fig
+
+
+def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
+    """Draw what each program of a kernel loads and stores, as `draw_accesses` does.
+
+    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError as `draw_accesses`.
+    """
+    from labkit.watch.accesses import Access, KernelRun, Layout
+
+    layouts = {name: Layout(shape, (shape[1], 1)) for name, shape in shapes.items()}
+    kinds = {"load": "read", "store": WRITE}
+    seen = [Access(each.program, each.tensor, kinds[each.kind], each.places) for each in accesses]
+    num_programs = 1 + max((each.program[0] for each in accesses), default=0)
+    run = KernelRun("What each program touches", (num_programs,), layouts, seen)
+    return draw_accesses(run, dict.fromkeys(shapes, ("row", "number")), numbered=True)
 
 
 class _Panel:
@@ -83,11 +90,13 @@ class _Panel:
                 f"{MOST_COLUMNS} numbers"
             )
 
-    def draw(self, axes: Axes, colours: Mapping[Program, str]) -> None:
+    def draw(self, axes: Axes, colours: Mapping[Program, str], numbered: bool) -> None:
         places = product(product(*map(range, self.down)), product(*map(range, self.across)))
         for i, (row, column) in enumerate(places):
             y, x = divmod(i, self.num_columns)
             _draw_cell(axes, x, y, self.touches.get(row + column, []), colours)
+            if numbered:
+                write(axes, x + 0.5, y + 0.55, str(i), fontsize=7)
         group = self.across[-1]
         for x in range(0, self.num_columns + 1, group):
             axes.plot([x, x], [0, self.num_rows], color=INK, lw=0.9)

@@ -2,21 +2,19 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY
+from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
-from labkit.show.marks import beside, keys, name_rows, write
+from labkit.show.lanes import Box, draw_boxes
+from labkit.show.marks import beside, name_rows
 from labkit.show.style import figure, is_wide, panels, styled
 
-NEAR = 2.0  # a guess within this factor is near
-MOST = 100.0  # and one beyond this is drawn there
-PARTS = (BLUE, ORANGE, GREEN, PURPLE, SKY)
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
     "append": ORANGE,
@@ -35,27 +33,25 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
 
     pairs: for each label, the parts before and after, in microseconds. names: of the two rungs.
     """
-    fig, axes = figure(1.3 + 0.62 * len(pairs))
-    for row, pair in enumerate(pairs.values()):
-        whole = sum(pair[0].values())
-        for place, parts in enumerate(pair):
-            y, left = row + 0.36 * place, 0.0
-            for part, microseconds in parts.items():
-                share = 100 * microseconds / whole
-                axes.barh(y, share, left=left, height=0.32, color=COLOURS[part], alpha=0.75)
-                if share > 8:
-                    write(axes, left + share / 2, y, f"{microseconds:,.0f} µs", fontsize=8)
-                left += share
-            total = f"rung {names[place]}: {sum(parts.values()):,.0f} µs"
-            beside(axes, y, total, fontsize=9, color=INK)
-    axes.set_yticks(np.arange(len(pairs)) + 0.18, list(pairs))
-    axes.set(ylim=(len(pairs) - 0.35, -0.35), xlim=(0, 100))
-    axes.set_xlabel(f"host time of a step, per cent of rung {names[0]}'s")
-    axes.set_title("Only the append shrinks: the more requests, the more of it goes", pad=24)
-    parts = next(iter(pairs.values()))[0]
-    handles = keys({part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in parts})
-    axes.legend(handles=handles, ncols=3, loc="lower left", bbox_to_anchor=(0, 0.98), borderaxespad=0)
-    return fig
+    rows, boxes = [], []
+    for label, pair in pairs.items():
+        whole = sum(pair[0].values()) / 100
+        for rung, parts in zip(names, pair, strict=True):
+            ends = [us / whole for us in accumulate(parts.values(), initial=0.0)]
+            for (part, us), start, end in zip(parts.items(), ends, ends[1:], strict=False):
+                look = {"facecolor": COLOURS[part], "alpha": 0.75}
+                boxes.append(Box(len(rows), start, end, look, f"{us:,.0f} µs"))
+            rows.append(f"{label}, rung {rung}: {ends[-1] * whole:,.0f} µs")
+    looks = {part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in next(iter(pairs.values()))[0]}
+    across = f"host time of a step, per cent of rung {names[0]}'s"
+    title = "Only the append shrinks: the more requests, the more of it goes"
+    return draw_boxes({title: (rows, boxes)}, across, looks, 3)
+
+
+def _draw_runs(axes: Axes, row: int, runs: np.ndarray, shade: str) -> None:
+    """A bar of the median, and each run a dot."""
+    axes.barh(row, np.median(runs), height=0.62, color=shade, alpha=0.5)
+    axes.plot(runs, row + np.linspace(-0.2, 0.2, len(runs)), "o", color=INK, markersize=3.5, alpha=0.7)
 
 
 @styled
@@ -72,11 +68,9 @@ def draw_measured(
     """
     fig, axes = figure(1.1 + 0.62 * len(seconds))
     for row, (name, runs) in enumerate(seconds.items()):
-        us = 1e6 * np.array(runs)
         verdict = comparisons[name].verdict if name in comparisons else ""
         colour = VERDICT_COLOURS.get(verdict, GREY)
-        axes.barh(row, np.median(us), height=0.62, color=colour, alpha=0.5)
-        axes.plot(us, row + np.linspace(-0.2, 0.2, len(us)), "o", color=INK, markersize=3.5, alpha=0.7)
+        _draw_runs(axes, row, 1e6 * np.array(runs), colour)
         if name in comparisons:
             ratio = f"×{comparisons[name].speedup:.2f} {comparisons[name].interval}"
             write_beside(axes, row, verdict, ratio, ink_of(colour))
@@ -87,9 +81,6 @@ def draw_measured(
     axes.set_xlabel(f"{what} per decode step of {batch_size} requests, the model taken out (microseconds)")
     axes.set_title("Before and after, on this machine")
     return fig
-
-
-HEIGHT = 0.62  # of a bar, or of two that share a row
 
 
 @styled
@@ -103,54 +94,34 @@ def draw_staircase(
     slower; each of the reader's, orange, is compared with the package's. The ratios are to the right. Grey:
     they cannot be told apart.
     """
-    fig, axes = figure(1.5 + 0.46 * len(package))
-    medians = {number: 1e6 * float(np.median(runs)) for number, runs in package.items()}
-    is_log = is_wide(medians.values())
-    axes.set_xscale("log" if is_log else "linear")
+    rows: list[tuple[str, Sequence[float], Sequence[float]]] = []  # label, what it is compared with, and it
     above: Sequence[float] = ()
-    for row, (number, runs) in enumerate(package.items()):
+    for number, runs in package.items():
+        rows.append((rung_label(number), above, runs))
         if number in yours:
-            _draw_bar(axes, row - HEIGHT / 4, HEIGHT / 2, above, runs)
-            _draw_bar(axes, row + HEIGHT / 4, HEIGHT / 2, runs, yours[number], is_yours=True)
-        else:
-            _draw_bar(axes, row, HEIGHT, above, runs)
+            rows.append(("yours", runs, yours[number]))
         above = runs
-    axes.set_yticks(range(len(package)), [rung_label(number) for number in package])
-    axes.set_ylim(len(package) - 0.4, -0.6)
-    if is_log:
-        axes.set_xlim(left=0.5 * min(medians.values()))
+    fig, axes = figure(1.5 + 0.42 * len(rows))
+    for row, (label, before, after) in enumerate(rows):
+        us, colour, ratio = 1e6 * np.array(after), GREY, ""
+        if before:
+            compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
+            colour, ratio = VERDICT_COLOURS.get(compared.verdict, GREY), f"  ×{compared.speedup:.2f}"
+        _draw_runs(axes, row, us, ORANGE if label == "yours" else colour)
+        beside(axes, row, f"{np.median(us):,.0f} µs{ratio}", color=ink_of(colour) if ratio else INK)
+    medians = [1e6 * float(np.median(runs)) for runs in package.values()]
+    if is_wide(medians):
+        axes.set(xscale="log", xlim=(0.5 * min(medians), None))
+    name_rows(axes, [label for label, _, _ in rows])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
-        f"host time per decode step of {batch_size} requests, the fastest of each run (µs"
-        f"{', logarithmic axis' if is_log else ''})\n"
-        "×: as fast as the bar above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
+        f"host time per decode step of {batch_size} requests, the fastest of each run (µs)\n"
+        "×: as fast as the rung above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
     )
     first, *_, last = package
     gain = Comparison(first, last, tuple(package[first]), tuple(package[last]), {}, {}).speedup
     axes.set_title(f"{'Orange: yours. ' if yours else ''}From rung {first} to {last}: ×{gain:,.0f}")
     return fig
-
-
-def _draw_bar(
-    axes: Axes,
-    y: float,
-    height: float,
-    before: Sequence[float],
-    after: Sequence[float],
-    is_yours: bool = False,
-) -> None:
-    """A bar; to the right its number, and the ratio to what it is compared with, if there is something."""
-    us, colour = 1e6 * np.array(after), GREY
-    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-    text = f"{np.median(us):,.0f} µs{', yours' if is_yours else ''}"
-    axes.annotate(text, (1, y), xytext=(6, 0), fontsize=9, **place)
-    if before:
-        compared = Comparison("before", "after", tuple(before), tuple(after), {}, {})
-        colour = VERDICT_COLOURS.get(compared.verdict, GREY)
-        look = {"weight": "bold", "color": ink_of(colour)}
-        axes.annotate(f"×{compared.speedup:.2f}", (1, y), xytext=(95, 0), **look, **place)
-    axes.barh(y, np.median(us), height=height, color=ORANGE if is_yours else colour, alpha=0.5)
-    axes.plot(us, y + height / 4 * np.linspace(-1, 1, len(us)), "o", color=INK, markersize=2.5, alpha=0.6)
 
 
 @styled
@@ -160,127 +131,15 @@ def draw_finale(waits: Mapping[str, Comparison], parts: Sequence[str]) -> Figure
     waits: the seconds of each run, the reader's engine after the other. parts: the reader's in that engine,
     named below.
     """
-    fig, panels = figure(1.1 + 1.15 * len(waits), rows=len(waits), squeeze=False)
-    for axes, (title, compared) in zip(panels[:, 0], waits.items(), strict=True):
-        sides = (compared.before_samples, compared.after_samples)
-        for row, (seconds, colour) in enumerate(zip(sides, (GREY, ORANGE), strict=True)):
-            ms = 1e3 * np.array(seconds)
-            axes.barh(row, np.median(ms), height=0.7, color=colour, alpha=0.5)
-            axes.plot(ms, row + np.linspace(-0.2, 0.2, len(ms)), "o", color=INK, markersize=3.5, alpha=0.7)
-            beside(axes, row, f"{np.median(ms):,.0f} ms", color=INK)
+    fig, all_axes = panels(1.1 + 1.15 * len(waits), len(waits))
+    for axes, (title, compared) in zip(all_axes, waits.items(), strict=True):
+        for row, seconds in enumerate((compared.before_samples, compared.after_samples)):
+            _draw_runs(axes, row, 1e3 * np.array(seconds), (GREY, ORANGE)[row])
+            beside(axes, row, f"{1e3 * np.median(seconds):,.0f} ms", color=INK)
         name_rows(axes, [compared.before, compared.after])
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set_title(f"{title}: ×{compared.speedup:.2f}, {compared.verdict}")
     named = f"In yours, your own: {', '.join(parts)}" if parts else "Yours has no part of your own yet"
-    panels[-1, 0].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
-    return fig
-
-
-@styled
-def draw_runs(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
-    """Draw single runs before and after, a panel per pair, by its title: each run a dot, each side's mean a
-    line, and the range that both sides cover.
-
-    pairs: for each title, the tokens per second of the runs before and of the runs after.
-    """
-    fig, all_axes = panels(0.4 + 1.45 * len(pairs), len(pairs))
-    for axes, (title, sides) in zip(all_axes, pairs.items(), strict=True):
-        said = "they do not overlap"
-        if shared := overlap(*sides):
-            axes.axvspan(*shared, color=ORANGE, alpha=0.3, lw=0)
-            said = f"they overlap from {shared[0]:,.0f} to {shared[1]:,.0f}"
-        for row, (runs, shade) in enumerate(zip(sides, (GREY, BLUE), strict=True)):
-            axes.plot(runs, [row] * len(runs), "o", color=shade, markersize=8)
-            axes.plot([np.mean(runs)] * 2, [row - 0.3, row + 0.3], color=INK, lw=1.5)
-            beside(axes, row, f"mean {np.mean(runs):,.0f}", color=INK)
-        axes.set_yticks([0, 1], ["before", "after"])
-        axes.set_ylim(1.6, -0.6)
-        axes.margins(x=0.08)
-        axes.locator_params(axis="x", nbins=7)
-        axes.xaxis.set_major_formatter("{x:,g}")
-        axes.set_title(textwrap.fill(f"{title}: {said}", 90))
-    all_axes[-1].set_xlabel("tokens per second (dot: a run; line: their mean)")
-    return fig
-
-
-def overlap(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """The interval that the ranges of both sides cover; None if every run of one side is above every run of
-    the other."""
-    low, high = max(min(before), min(after)), min(max(before), max(after))
-    return (low, high) if low <= high else None
-
-
-@styled
-def draw_step_parts(steps: Mapping[str, tuple[Mapping[str, float], Mapping[str, float]]]) -> Figure:
-    """Draw what decode steps are made of, two bars per step, by name ("B = 64"): what its parts take, and the
-    least that they could take.
-
-    steps: (parts, floors) for each, microseconds by the part's name; a part without a floor could take no
-    time at all.
-    """
-    names = list(dict.fromkeys(part for parts, _ in steps.values() for part in parts))
-    colours = dict(zip(names, [*PARTS, GREY, INK], strict=False))
-    fig, axes = figure(1.6 + 0.95 * len(steps))
-    ticks, seen = [], set()
-    for i, (name, both) in enumerate(steps.items()):
-        for j, (what, values) in enumerate(zip(("measured", "at the limit"), both, strict=True)):
-            row, left = 2.4 * i + j, 0.0
-            ticks.append((row, f"{name}, {what}"))
-            for part, us in values.items():
-                label = part if part not in seen else None
-                seen.add(part)
-                axes.barh(row, us, left=left, height=0.85, color=colours[part], alpha=0.8, label=label)
-                left += us
-            share = "" if j == 0 else f", {100 * left / sum(both[0].values()):.0f} % of it"
-            axes.text(left, row, f"  {left:,.0f} µs{share}", va="center")
-    axes.set_yticks(*zip(*ticks, strict=True))
-    axes.invert_yaxis()
-    axes.margins(x=0.16)
-    axes.set_xlim(left=0)
-    axes.set_xlabel("microseconds of a decode step")
-    axes.set_title("Where a step's time goes, and what of it the bytes explain")
-    fig.legend(loc="outside lower center", ncols=len(names))
-    return fig
-
-
-@dataclass(frozen=True)
-class ProgressRow:
-    """A lesson in the figure. share: of its build steps that are right, 1 where its gate is passed; None in a
-    lesson without one. factors: by which factor each scored guess was off, 1 for a hit."""
-
-    title: str
-    share: float | None = None
-    factors: tuple[float, ...] = ()
-
-
-@styled
-def draw_progress(rows: Sequence[ProgressRow]) -> Figure:
-    """A line per lesson: a bar for its steps, and a dot per prediction, the farther right the farther off."""
-    fig, (steps, guesses) = figure(
-        1.2 + 0.3 * len(rows), 1, ncols=2, sharey=True, gridspec_kw={"width_ratios": [1, 5]}
-    )
-    shares = {place: row.share for place, row in enumerate(rows) if row.share is not None}
-    steps.barh([*shares], [*shares.values()], 0.5, color=GREEN)
-    steps.barh([*shares], 1, 0.5, color="none", edgecolor=GREEN)
-    steps.set_xlim(-0.5, 1.5)
-    steps.set_xticks([])
-    steps.set(title="Steps", xlabel=f"{list(shares.values()).count(1)} of {len(shares)} passed")
-    guesses.axvspan(1 / 1.15, NEAR, color=PALE, linewidth=0)
-    scored = [(min(factor, MOST), place) for place, row in enumerate(rows) for factor in row.factors]
-    for factor, place in scored:
-        guesses.plot(factor, place, "o", color=BLUE if factor <= NEAR else ORANGE, markersize=6, alpha=0.8)
-    guesses.set(xscale="log", xlim=(1 / 1.15, MOST * 1.15))
-    guesses.set_xticks([1, 2, 5, 10, 100], ["hit", "×2", "×5", "×10", "×100 or more"])
-    guesses.minorticks_off()
-    guesses.grid(axis="y")
-    near = sum(factor <= NEAR for factor, _ in scored)
-    guesses.set_title("Predictions: how far off")
-    guesses.set_xlabel(f"the factor between guess and measurement; {near} of {len(scored)} within ×2")
-    if not scored:
-        where = {"ha": "center", "color": GREY_INK, "transform": guesses.transAxes}
-        guesses.text(0.5, 0.5, "no prediction scored yet", **where)
-        guesses.grid(color=GREY, alpha=0.2)
-    name_rows(steps, [row.title for row in rows])
-    steps.tick_params(axis="y", length=0)
+    all_axes[-1].set_xlabel("milliseconds (dot: a run)\n" + textwrap.fill(named, 90))
     return fig

@@ -5,80 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
-from labkit.show.marks import bare, box, key_below, write
+from labkit.show.lanes import Box, Rows, draw_boxes
+from labkit.show.marks import bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.learn.before_03.graders import Access
     from labkit.watch.blocks import LayerTables
-
-
-MOST_CELLS = 40  # in a row of the figure: with more, a cell is too narrow for its number
-DONE = {"load": "loaded", "store": "stored"}
-
-
-@styled
-def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
-    """Draw which program touches which numbers, a group of cells per tensor: a cell has the colours of all
-    programs that load it, or store it. Grey numbers are left alone; a red edge lies beyond the tensor's end.
-
-    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError for rows of more than
-    MOST_CELLS numbers.
-    """
-    programs = sorted({access.program for access in accesses})
-    touched: dict[str, dict[int, set[int]]] = {name: {} for name in shapes}  # by place: numbers of programs
-    for access in accesses:
-        for place in access.places if access.tensor in touched else ():
-            touched[access.tensor].setdefault(place, set()).add(programs.index(access.program))
-    cells: dict[str, dict[int, tuple[int, int]]] = {}  # row and column of each place, those beyond among them
-    for name, (count, columns) in shapes.items():
-        places = sorted({*range(count * columns), *touched[name]})
-        cells[name] = {place: (0, place) if count == 1 else divmod(place, columns) for place in places}
-    rows = {name: max(row for row, _ in each.values()) + 1 for name, each in cells.items()}
-    across = [column for each in cells.values() for _, column in each.values()]
-    left, right = min(across), max(across) + 1
-    if right - left > MOST_CELLS:
-        raise ValueError(f"{right - left} numbers are too many for a row; the most is {MOST_CELLS}")
-    height = sum(rows.values()) + 1.3 * len(shapes)
-    fig, axes = figure(0.55 + 0.3 * height)
-    titles = {}
-    for name in shapes:
-        done = [DONE[kind] for kind in sorted({each.kind for each in accesses if each.tensor == name})]
-        titles[name] = f"{name}: {' and '.join(done) or 'left alone'}"
-    fig.set_label("What each program touches. " + ". ".join(titles.values()))
-    top = 0.0
-    for name, shape in shapes.items():
-        axes.text(0, top - 0.55, titles[name], weight="bold", va="center", color=INK)
-        for place, (row, x) in cells[name].items():
-            y = top - 1.1 - row - 1
-            box(axes, (x, y), 1, 1, fc=PALE, lw=0)
-            owners = sorted(touched[name].get(place, ()))
-            for stripe, owner in enumerate(owners):  # a number that several touch shows every one's colour
-                part = 1 / len(owners)
-                box(axes, (x, y + stripe * part), 1, part, fc=colour(owner), alpha=0.6, lw=0)
-            edge = {"edgecolor": INK, "lw": 0.6}
-            if not 0 <= place < prod(shape):
-                edge = {"edgecolor": RED, "lw": 2, "ls": "--", "zorder": 3}
-            box(axes, (x, y), 1, 1, fill=False, **edge)
-            write(axes, x + 0.5, y + 0.5, str(place), fontsize=8.5, color=INK)
-        top -= rows[name] + 1.3
-    looks = {
-        f"program {', '.join(map(str, program))}": {"facecolor": colour(i), "alpha": 0.6}
-        for i, program in enumerate(programs)
-    }
-    key_below(fig, looks, min(6, len(looks)))
-    axes.set(xlim=(left - 0.1, max(right, left + 16) + 0.1), ylim=(top, 0))
-    axes.axis("off")
-    return fig
 
 
 COLOURS = {"A": BLUE, "B": ORANGE}
@@ -122,10 +61,10 @@ def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None
         for slot, number in enumerate(numbers):
             owner = owners.get(number, "")
             face = COLOURS[owner] if owner else PALE if number else "white"
-            box(axes, (slot, y), 1, 1, fc=face, alpha=0.6 if owner else 1, lw=0)
             is_anothers = bool(owner) and bool(holders) and owner not in holders
             edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
-            box(axes, (slot, y), 1, 1, fill=False, ec=edge, lw=width, zorder=2 + is_anothers)
+            look = {"fc": (face, 0.6 if owner else 1), "ec": edge, "lw": width}
+            box(axes, (slot, y), 1, 1, zorder=1 + is_anothers, **look)
             if number:
                 write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
     axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
@@ -139,57 +78,38 @@ Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numb
 
 @styled
 def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
-    """Draw what the host tells the GPU about one layer's write, a group per way of writing, by its title:
+    """Draw what the host tells the GPU about one layer's write, a panel per way of writing, by its title:
     each index is a strip with a cell per request.
 
     ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
     GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
     ValueError for a batch of more than MOST_REQUESTS requests.
     """
-    batch_size = max(len(value) for told in ways.values() for value in told.values() if is_tensor(value))
+    tensors = {way: [v for v in told.values() if not isinstance(v, int)] for way, told in ways.items()}
+    batch_size = max(len(each) for values in tensors.values() for each in values)
     if batch_size > MOST_REQUESTS:
         raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
-    rows_each = len(INDICES) + 1.4  # with the title
-    height = rows_each * len(ways)
-    fig, axes = figure(0.2 + 0.27 * height)
-    titles = []
-    for group, (way, told) in enumerate(ways.items()):
-        top, number = -rows_each * group, sum(map(is_tensor, told.values()))
-        titles.append(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
-        axes.text(0, top, titles[-1], weight="bold", va="center")
-        for row, name in enumerate(INDICES, start=1):
-            _draw_index(axes, top - row, name, told.get(name), batch_size)
-    fig.set_label(". ".join(titles))
-    axes.set(xlim=(-1.8, batch_size + 5.6), ylim=(0.7 - height, 0.7))
-    axes.axis("off")
+    fig, all_axes = panels(0.2 + 1.2 * len(ways), len(ways))
+    for axes, (way, told) in zip(all_axes, ways.items(), strict=True):
+        for row, name in enumerate(INDICES):
+            value = told.get(name)
+            face, said = (BLUE, 0.3), "a tensor: made, copied, waited for"
+            if value is None:
+                write(axes, 0.5, row, "–", fontsize=9)
+                value, said = (), "nothing: row b is request b"
+            elif isinstance(value, int):
+                value, face, said = (value,), PALE, "a number: an argument of the kernel"
+            for i, number in enumerate(value):
+                box(axes, (i, row - 0.42), 1, 0.84, fc=face, ec=INK, lw=0.6)
+                write(axes, i + 0.5, row, str(number), fontsize=8.5)
+            axes.text(batch_size + 0.3, row, said, va="center", fontsize=9)
+        name_rows(axes, INDICES)
+        bare(axes)
+        axes.set(xlim=(-0.1, batch_size + 5.6), xticks=[])
+        axes.spines["bottom"].set_visible(False)
+        number = len(tensors[way])
+        axes.set_title(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
     return fig
-
-
-def is_tensor(value: Sequence[int] | int) -> bool:
-    """Whether an index is told as a tensor: a list of numbers, not one number."""
-    return not isinstance(value, int)
-
-
-def _draw_index(axes: Axes, y: float, name: str, value: Sequence[int] | int | None, batch_size: int) -> None:
-    beside = {"va": "center", "fontsize": 9, "color": INK}
-    axes.text(-0.2, y, name, ha="right", **beside)
-    if value is None:
-        axes.text(0.5, y, "–", ha="center", **beside)
-        said = "nothing: row b is request b"
-    elif is_tensor(value):
-        for i, number in enumerate(value):
-            _draw_cell(axes, i, y, number, BLUE, 0.3)
-        said = "a tensor: made, copied, waited for"
-    else:
-        _draw_cell(axes, 0, y, value, PALE, 1.0)
-        said = "a number: an argument of the kernel"
-    axes.text(batch_size + 0.3, y, said, **beside)
-
-
-def _draw_cell(axes: Axes, x: float, y: float, number: int, shade: str, alpha: float) -> None:
-    box(axes, (x, y - 0.42), 1, 0.84, fc=shade, alpha=alpha, lw=0)
-    box(axes, (x, y - 0.42), 1, 0.84, fill=False, ec=INK, lw=0.6)
-    write(axes, x + 0.5, y, str(number), fontsize=8.5)
 
 
 @styled
@@ -197,39 +117,26 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
     """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
     box with its place in the pool, in the colour of its request. A border marks what several requests share.
     """
-    heights = [max(1.6, 0.8 + 0.6 * shown.num_tables) for shown in tables.values()]
-    fig, all_axes = panels(0.5 + 0.36 * sum(heights), len(tables), height_ratios=heights)
-    for axes, (name, shown) in zip(all_axes, tables.items(), strict=True):
-        width = 0
-        holders = Counter(
-            (table_idx, index)
-            for rows in shown.places.values()
-            for table_idx, indices in enumerate(rows)
-            for index in indices
-        )
-        for request_id, rows in shown.places.items():
-            shade = colour(request_id)
-            for table_idx, indices in enumerate(rows):
+    shown: dict[str, Rows] = {}
+    looks = {}
+    for name, of_engine in tables.items():
+        boxes, left = [], 0.0
+        requests = of_engine.places.values()
+        held = Counter((row, i) for rows in requests for row, indices in enumerate(rows) for i in indices)
+        for request_id, rows in of_engine.places.items():
+            looks[f"request {request_id}"] = {"facecolor": (colour(request_id), 0.45)}
+            for row, indices in enumerate(rows):
                 for place, index in enumerate(indices):
-                    corner = (width + place, table_idx)
-                    box(axes, corner, 0.94, 0.84, fc=shade, alpha=0.45, lw=0)
-                    if holders[table_idx, index] > 1:
-                        box(axes, corner, 0.94, 0.84, fill=False, ec=INK, lw=1.4)
-                    middle = (width + place + 0.47, table_idx + 0.42)
-                    write(axes, *middle, str(index), fontsize=8)
-            middle = width + len(rows[0]) / 2
-            axes.text(middle, -0.12, f"request {request_id}", ha="center", va="bottom", fontsize=8)
-            width += len(rows[0]) + 0.6
-        num_tables = shown.num_tables
-        labels = [f"layer {i}" for i in range(num_tables)]
-        if num_tables == 1:
-            labels = [f"all {shown.num_layers} layers"]
-        axes.set_yticks(np.arange(num_tables) + 0.42, labels)
-        axes.tick_params(length=0)
+                    look = {"facecolor": (colour(request_id), 0.45), "edgecolor": INK}
+                    look["lw"] = 1.4 * (held[row, index] > 1)
+                    boxes.append(Box(row, left + place, left + place + 0.94, look, str(index)))
+            left += len(rows[0]) + 0.6
+        num = of_engine.num_tables
+        labels = [f"layer {i}" for i in range(num)] if num > 1 else [f"all {of_engine.num_layers} layers"]
+        shown[f"{name}: {num} {'list' if num == 1 else 'lists'} of blocks per request"] = labels, boxes
+    fig = draw_boxes(shown, "", looks, len(looks))
+    for axes in fig.axes:
         axes.set_xticks([])
-        axes.set(xlim=(0, width), ylim=(num_tables, -0.5))
-        axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}: {num_tables} {'list' if num_tables == 1 else 'lists'} of blocks per request")
     return fig
 
 
@@ -273,8 +180,7 @@ def _draw_box(axes: Axes, corner: tuple[int, int], tokens: Sequence[str], num_ro
     """A block's box, `num_rows` high, with a line about it and its words in the middle."""
     (x, y), height = corner, num_rows - 0.16
     shade = BLUE if num_rows > 1 else ORANGE
-    box(axes, (x, y + 0.08), len(tokens), height, fc=shade, alpha=0.35, lw=0)
-    box(axes, (x, y + 0.08), len(tokens), height, fill=False, ec=INK, lw=1)
+    box(axes, (x, y + 0.08), len(tokens), height, fc=(shade, 0.35), ec=INK, lw=1)
     for place, token in enumerate(tokens, x):
         _write(axes, place, y + num_rows / 2, token)
 

@@ -20,32 +20,16 @@ VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
 
 
 @styled
-def draw_comparison(
-    comparisons: Mapping[str, Comparison], published: Mapping[str, float] | None = None, drift: float = 0.0
-) -> Figure:
+def draw_comparison(comparisons: Mapping[str, Comparison]) -> Figure:
     """Draw comparisons by label, a row per comparison: the ratio of the medians as a dot, its interval as a
-    bar, and the verdict in words.
-
-    published: ratios that write-ups state (see `labkit.results.published`), by label, each a hollow diamond
-    without an interval. drift: how far such figures move with nothing changed (0.01 is one per cent), drawn
-    about the diamonds as a bar. Where ratios lie far apart, the axis is logarithmic.
-    """
-    published = published or {}
-    labels = [*comparisons, *published]
-    fig, axes = figure(1.2 + 0.55 * len(labels))
+    bar, and the verdict in words. Where ratios lie far apart, the axis is logarithmic."""
+    fig, axes = figure(1.2 + 0.55 * len(comparisons))
     axes.axvline(1, color=INK, lw=1)
     for row, comparison in enumerate(comparisons.values()):
         _draw_measured(axes, row, comparison)
-    for row, ratio in enumerate(published.values(), start=len(comparisons)):
-        if drift:
-            low, high = ratio / (1 + drift), ratio * (1 + drift)
-            axes.plot([low, high], [row, row], color=GREY, lw=8, alpha=0.3, solid_capstyle="butt")
-        axes.plot(ratio, row, "D", color=INK, markerfacecolor="white", markersize=8)
-        spread = f"; its series drifts by {100 * drift:.1f} %" if drift else ""
-        write_beside(axes, row, "published by the write-up", f"×{ratio:.3f}{spread}", INK)
-    name_rows(axes, [textwrap.fill(label, 26) for label in labels])
+    name_rows(axes, [textwrap.fill(label, 26) for label in comparisons])
     axes.margins(x=0.1)
-    if is_wide([*published.values(), *(end for c in comparisons.values() for end in c.interval)]):
+    if is_wide([end for comparison in comparisons.values() for end in comparison.interval]):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.minorticks_off()
@@ -123,7 +107,6 @@ def draw_gains(gains: Mapping[str, Mapping[str, Mapping[int, Comparison]]]) -> F
 def draw_ladder(
     rates: Mapping[str, Sequence[float]],
     limit: float | None = None,
-    title: str = "",
     of: str = "decode tokens per second",
 ) -> Figure:
     """Draw the tokens per second of the rungs, in order: each run a dot, a box from the median of the
@@ -132,8 +115,7 @@ def draw_ladder(
     The box is blue or red where a comparison with the rung below says faster or slower, and grey otherwise.
     rates: tokens per second of the runs of each rung, by its number ("03"), made in turn; where the runs of
     two rungs make no rounds, the factor is the ratio of their medians, and grey. limit: the most tokens per
-    second that the hardware allows. title: by default, the factor gained over all rungs and how near the last
-    comes to the limit. of: what the rates are.
+    second that the hardware allows. of: what the rates are.
     """
     medians = {number: float(np.median(runs)) for number, runs in rates.items()}
     everything = [rate for runs in rates.values() for rate in runs] + [limit] * bool(limit)
@@ -160,7 +142,7 @@ def draw_ladder(
         f"{of}, each dot a run{' (logarithmic axis)' if start else ''}\n"
         "blue: faster than the rung below; red: slower; grey: cannot tell"
     )
-    axes.set_title(title or ladder_title(medians, limit))
+    axes.set_title(ladder_title(medians, limit))
     return fig
 
 

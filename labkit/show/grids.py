@@ -13,14 +13,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SKY, YELLOW, colour
-from labkit.show.marks import beside, box, key_below, name_rows, write
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, colour
+from labkit.show.marks import box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.engine import Completion
+    from labkit.watch.counters import Positions
     from labkit.watch.flights import Flights
-    from labkit.watch.positions import Positions
     from labkit.watch.sends import Sends
 
 
@@ -29,9 +28,6 @@ REASONS = {  # by the reason that `watch.record_rows` gives: the colour and the 
     "first": (GREY, "first: there was no row yet"),
     "boundary": (BLUE, "boundary: one more block"),
     "copy_on_write": (ORANGE, "copy-on-write: the last block is a copy now"),
-    "forgotten": (PURPLE, "made anew although the blocks are the same"),
-    "changed": (YELLOW, "the blocks changed in another way"),
-    "stale": (RED, "kept although the blocks changed: wrong"),
 }
 
 
@@ -231,52 +227,4 @@ def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
         axes.grid(axis="y")
     all_axes[-1].set_xlabel("step")
     key_below(fig, {READY_COLOURS[path][1]: {"color": READY_COLOURS[path][0]} for path in seen}, len(seen))
-    return fig
-
-
-@styled
-def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
-    """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
-
-    Each record is a box, as long as it described the block. lives: for each kind, how many records had been
-    made after each appended token.
-    """
-    fig, axes = figure(0.95 + 0.62 * len(lives))
-    for row, created in enumerate(lives.values()):
-        starts = [t for t in range(len(created)) if t == 0 or created[t] > created[t - 1]]
-        for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(created)], strict=True)):
-            shade = (BLUE, SKY)[number % 2]
-            box(axes, (start, row - 0.3), end - start, 0.6, fc=shade, alpha=0.7, lw=0)
-        text = f"{created[-1]} created" if created[-1] > 1 else "1 created,\nchanged in place"
-        beside(axes, row, text, weight="bold")
-    num_tokens = max(len(created) for created in lives.values())
-    axes.set_xlim(0, num_tokens)
-    axes.set_xticks(range(0, num_tokens + 1, max(1, num_tokens // 8)))
-    name_rows(axes, list(lives))
-    axes.set_xlabel("tokens appended to the block")
-    axes.set_title("One block's life: each box is the record that describes it for so long")
-    return fig
-
-
-@styled
-def draw_requests(completions: Sequence[Completion]) -> Figure:
-    """Draw the life of requests, a row per request: queue wait, prefill, decode, and a tick per token. The
-    axis is in milliseconds from the first arrival."""
-    fig, axes = figure(0.9 + 0.26 * len(completions))
-    origin = min(c.timing.arrived for c in completions)
-    for row, completion in enumerate(completions):
-        timing = completion.timing
-        arrived, admitted = (1e3 * (t - origin) for t in (timing.arrived, timing.admitted))
-        tokens = [1e3 * (t - origin) for t in timing.tokens]
-        axes.barh(row, admitted - arrived, left=arrived, color=GREY, height=0.5)
-        axes.barh(row, tokens[0] - admitted, left=admitted, color=ORANGE, height=0.5)
-        axes.barh(row, tokens[-1] - tokens[0], left=tokens[0], color=BLUE, height=0.5, alpha=0.35)
-        axes.plot(tokens, [row] * len(tokens), "|", color=INK, markersize=7, markeredgewidth=0.7)
-    axes.set_yticks(range(len(completions)), [f"request {c.request_id}" for c in completions], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel("milliseconds since the first request arrived")
-    axes.set_title("TTFT ends at a row's first tick; ITL is the gap between two ticks")
-    tick = Line2D([], [], marker="|", linestyle="none", color=INK, label="a token")
-    looks = {"queue wait": {"color": GREY}, "prefill": {"color": ORANGE}}
-    key_below(fig, looks | {"decode": {"color": BLUE, "alpha": 0.35}}, 4, tick)
     return fig

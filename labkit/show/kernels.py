@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from labkit.results import TracedStep
-from labkit.results.kernels import group_us
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY, colour
 from labkit.show.marks import beside, box, key_below, name_rows, write
 from labkit.show.style import figure, styled
@@ -28,8 +26,6 @@ MATRICES = (
     ("mlp_in", 1, 4, True, "GELU, value\nby value"),
     ("mlp_out", 1, 1, False, "Σ"),
 )
-# In the order of the groups of `results.kernels`.
-GROUP_COLOURS = (BLUE, SKY, ORANGE, GREEN, PURPLE, GREY)
 BOX = 0.62  # height of a kernel's box, or a step's bar
 
 
@@ -66,31 +62,6 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
     axes.set_title("One layer of a decode step; under each kernel the values that it writes to memory")
-    return fig
-
-
-@styled
-def draw_step_kernels(steps: Mapping[str, TracedStep], limits_us: Mapping[str, float]) -> Figure:
-    """Draw the GPU time of recorded steps, a bar per step, by name: its kernels' times one after the other,
-    by group, and a line at its limit.
-
-    limits_us: the least microseconds that each step could take, by name.
-    """
-    fig, axes = figure(1.5 + 0.5 * len(steps))
-    for row, (name, step) in enumerate(steps.items()):
-        left = 0.0
-        for (group, us), shade in zip(group_us(step).items(), GROUP_COLOURS, strict=True):
-            axes.barh(row, us, BOX, left, color=shade, label=group if row == 0 else None)
-            left += us
-        axes.plot([limits_us[name]] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.8)
-        beside(axes, row, f"{step.num_kernels} kernels, {left:,.0f} µs")
-    axes.set_yticks(range(len(steps)), list(steps))
-    axes.set_ylim(len(steps) - 0.45, -0.55)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(axis="x")
-    axes.set_xlabel("microseconds in which the GPU is busy (line: the limit of the step)")
-    axes.set_title("What the GPU does in a decode step")
-    fig.legend(loc="outside lower center", ncols=3)
     return fig
 
 

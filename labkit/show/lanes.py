@@ -1,20 +1,88 @@
-"""Figures on a clock, or of rows that are computed together."""
+"""Figures of rows of boxes: on a clock, or of rows that are computed together."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
-from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, RED, SERIES, colour
-from labkit.show.marks import bare, box, key_below, name_rows, write
+from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
+from labkit.show.marks import Look, as_patch, bare, box, key_below, name_rows, write
 from labkit.show.style import figure, panels, styled
 
-HEIGHT = 0.62  # height of a row's boxes
+if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
+    from labkit.engine import Completion
+
+HEIGHT = 0.64  # of a row's boxes
 VISIBLE = 0.003  # of the axis: the width of a box that would be thinner
+ROUNDING = 1e-6  # by which two boxes may overlap, and still follow one another
+DARK = (BLUE, GREEN)  # white is read on them
+
+
+class Box(NamedTuple):
+    """A box in a row, from `start` to `end`, its look, and the text in it where there is room."""
+
+    row: int
+    start: float
+    end: float
+    look: Look
+    text: str = ""
+
+
+Rows = tuple[Sequence[str], Sequence[Box]]  # the names of a panel's rows, and what is in them
+
+
+def draw_boxes(
+    shown: Mapping[str, Rows], across: str, looks: Mapping[str, Look], ncols: int, end: float | None = None
+) -> Figure:
+    """Draw a panel for each title, with rows of boxes, and below all of them what the looks mean. Boxes of a
+    row that overlap stand one below the other; where a look is PALE, it is that of a row without a box.
+
+    across: what is on the axis. end: where it ends, and so do all boxes.
+    """
+    heights = [max(1, len(names)) for names, _ in shown.values()]
+    size = 0.9 + 0.45 * len(shown) + (0.42 if sum(heights) <= 6 else 0.3) * sum(heights)
+    fig, all_axes = panels(size, len(shown), sharex=True, height_ratios=heights)
+    end = end or max(each.end for _, boxes in shown.values() for each in boxes)
+    for axes, (title, (names, boxes)) in zip(all_axes, shown.items(), strict=True):
+        for row in range(len(names)):
+            if PALE in looks.values():
+                box(axes, (0, row - HEIGHT / 2), end, HEIGHT, fc=PALE, lw=0)
+            of_row = [each for each in boxes if each.row == row and (each.start < end or each.end <= end)]
+            levels = list(levels_of(of_row))
+            height = HEIGHT / (max(levels, default=0) + 1)
+            for each, level in zip(of_row, levels, strict=True):
+                top, width = row - HEIGHT / 2 + level * height, min(each.end, end) - each.start
+                look = {"edgecolor": "white", "lw": 0.6} | as_patch(each.look)
+                box(axes, (each.start, top), max(width, VISIBLE * end), height, **look)
+                if width > 0.011 * end * (len(each.text) + 0.3):
+                    ink = "white" if each.look in DARK else INK
+                    write(axes, each.start + width / 2, top + height / 2, each.text, fontsize=8.5, color=ink)
+        axes.set_xlim(0, end)
+        name_rows(axes, names)
+        bare(axes)
+        axes.set_title(title)
+    all_axes[-1].set_xlabel(across)
+    key_below(fig, looks, ncols)
+    return fig
+
+
+def levels_of(boxes: Sequence[Box]) -> Iterator[int]:
+    """For each box, the first level on which the one before it has ended: 0 for all, unless they overlap."""
+    ends: list[float] = []
+    for each in boxes:
+        level = next((i for i, last in enumerate(ends) if last <= each.start + ROUNDING), len(ends))
+        ends[level : level + 1] = [each.end]
+        yield level
+
+
+def with_notes(names: Mapping[str, object], notes: Mapping[str, str] | None) -> dict[str, str]:
+    """By name the title of its panel: the name, and the note about it if there is one."""
+    return {name: f"{name}: {notes[name]}" if (notes or {}).get(name) else name for name in names}
 
 
 class Span(NamedTuple):
@@ -29,7 +97,6 @@ class Span(NamedTuple):
 
 
 KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
-THIN = 0.5
 
 
 @styled
@@ -40,31 +107,19 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) ->
     end: where the clock ends, in microseconds. Raises ValueError if there is no span.
     """
     end = end or max(span.end for spans in lanes.values() for span in spans)
-    rows = {name: list(dict.fromkeys(span.stream for span in spans)) for name, spans in lanes.items()}
-    heights = [len(streams) for streams in rows.values()]
-    fig, all_axes = panels(
-        0.9 + 0.5 * len(lanes) + 0.62 * sum(heights), len(lanes), sharex=True, height_ratios=heights
-    )
-    for axes, (name, spans) in zip(all_axes, lanes.items(), strict=True):
-        streams = sorted(rows[name])
-        for row in range(len(streams)):
-            box(axes, (0, row - THIN / 2), end, THIN, fc=PALE, lw=0)
-        spans = [span._replace(end=min(span.end, end)) for span in spans if span.start < end]
-        for span in spans:
-            corner = span.start, streams.index(span.stream) - THIN / 2
-            box(axes, corner, span.end - span.start, THIN, fc=KERNEL_STATES[span.state], ec="white", lw=0.6)
-        for stream, kernel, start, stop in kernels_of(spans):
-            if stop - start > 0.09 * end:
-                place = ((start + stop) / 2, streams.index(stream) - THIN / 2 - 0.04)
-                axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
-        axes.set_xlim(0, end)
-        axes.set_yticks(range(len(streams)), streams)
-        axes.set_ylim(len(streams) - 0.6, -0.6)
-        bare(axes)
-        axes.set_title(name)
-    all_axes[-1].set_xlabel("microseconds")
+    streams = {name: sorted({span.stream for span in spans}) for name, spans in lanes.items()}
+    shown = {
+        name: (rows, [Box(rows.index(s.stream), s.start, s.end, KERNEL_STATES[s.state]) for s in lanes[name]])
+        for name, rows in streams.items()
+    }
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
-    key_below(fig, looks | {"no kernel": PALE}, 4)
+    fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
+    for axes, (name, spans) in zip(fig.axes, lanes.items(), strict=True):
+        for stream, kernel, start, stop in kernels_of([s for s in spans if s.start < end]):
+            middle = (start + min(stop, end)) / 2
+            if min(stop, end) - start > 0.09 * end:
+                place = middle, streams[name].index(stream) - HEIGHT / 2
+                axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
     return fig
 
 
@@ -102,8 +157,6 @@ WORDS = {
     "gpu": "GPU: the step itself",
 }
 HOST_AND_GPU = ("host", "GPU")
-BOX = 0.8
-ROUNDING = 1e-6  # microseconds by which two boxes may overlap, and still follow one another
 
 
 @styled
@@ -114,48 +167,26 @@ def draw_schedules(
     words: Mapping[str, str] = WORDS,
 ) -> Figure:
     """Draw when the host and the GPU work, two lanes per schedule, by name, all on one clock; each box has
-    its step's number. Boxes of a lane that overlap in time stand one below the other.
+    its step's number.
 
-    notes: a line of text under a schedule's name. end: where the clock ends, in microseconds. words: the
-    legend's, by the kind of work; a decode step's by default.
+    notes: text behind a schedule's name. end: where the clock ends, in microseconds. words: the legend's, by
+    the kind of work; a decode step's by default.
     """
-    fig, all_axes = panels(0.9 + 1.25 * len(schedules), len(schedules), sharex=True)
-    end = end or max(busy.end for schedule in schedules.values() for busy in schedule)
-    for axes, (name, schedule) in zip(all_axes, schedules.items(), strict=True):
-        for row, lane in enumerate(HOST_AND_GPU):
-            box(axes, (0, row - BOX / 2), end, BOX, fc=PALE, lw=0)
-            boxes = [busy for busy in schedule if busy.lane == lane and busy.start < end]
-            levels = list(_levels(boxes))
-            height = BOX / (max(levels, default=0) + 1)
-            for busy, level in zip(boxes, levels, strict=True):
-                top, width = row - BOX / 2 + level * height, min(busy.end, end) - busy.start
-                shade = WORK[busy.work][busy.step % 2]
-                box(axes, (busy.start, top), width, height, fc=shade, ec="white", lw=0.8)
-                if width > 0.018 * end:  # wide enough for a number
-                    place, ink = (busy.start + width / 2, top + height / 2), "white" if shade == BLUE else INK
-                    write(axes, *place, str(busy.step), fontsize=9, color=ink)
-        axes.set_xlim(0, end)
-        name_rows(axes, HOST_AND_GPU)
-        bare(axes)
-        axes.set_title(f"{name}{': ' if (notes or {}).get(name) else ''}{(notes or {}).get(name, '')}")
-    all_axes[-1].set_xlabel("microseconds")
-    key_below(fig, {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}, 4)
-    return fig
+    titles = with_notes(schedules, notes)
+    shown = {
+        titles[name]: (
+            HOST_AND_GPU,
+            [
+                Box(HOST_AND_GPU.index(lane), start, stop, WORK[work][step % 2], str(step))
+                for lane, work, step, start, stop in schedule
+            ],
+        )
+        for name, schedule in schedules.items()
+    }
+    looks = {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}
+    return draw_boxes(shown, "microseconds", looks, 4, end)
 
 
-def _levels(boxes: Sequence[Busy]) -> Iterator[int]:
-    """For each box, the first level on which the one before it has ended: 0 for all, unless they overlap."""
-    ends: list[float] = []
-    for busy in boxes:
-        level = next((i for i, last in enumerate(ends) if last <= busy.start + ROUNDING), len(ends))
-        ends[level : level + 1] = [busy.end]
-        yield level
-
-
-ROW_OF = {"host": 1, "GPU": 0}
-
-
-@styled
 def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float, shown: int = 30) -> Figure:
     """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
     graph.
@@ -164,32 +195,23 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float,
     whole; gpu_us: of them, the kernels' own. All launches are drawn as if they took the same time, and so are
     all kernels: only the sums are measured. shown: how many launches are drawn.
     """
-    fig, (eager, graph) = figure(3.5, rows=2, sharex=True)
     launch, kernel = eager_us / kernels, gpu_us / kernels
     end = min(shown, kernels) * launch
-    starts = launch * np.arange(min(shown, kernels))
-    _draw_lane(eager, "host", starts, 0.85 * launch, ORANGE)
-    _draw_lane(eager, "GPU", starts + 0.85 * launch, min(kernel, launch), BLUE)
-    busy = min(1.0, gpu_us / eager_us)
-    eager.set_title(
-        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {100 * busy:.0f} %"
+    eager = [Busy("host", "launch", i, i * launch, (i + 0.85) * launch) for i in range(kernels)]
+    eager += [Busy("GPU", "gpu", i, busy.end, busy.end + min(kernel, launch)) for i, busy in enumerate(eager)]
+    graph = [Busy("host", "launch", 0, 0, launch)]
+    starts = [0.85 * launch + i * kernel for i in range(kernels)]
+    graph += [Busy("GPU", "gpu", i, start, start + kernel) for i, start in enumerate(starts)]
+    busy = 100 * min(1.0, gpu_us / eager_us)
+    titles = (
+        f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {busy:.0f} %",
+        f"One replay: the same {kernels} kernels in {graph_us:,.0f} µs",
     )
-    _draw_lane(graph, "host", np.array([0.0]), launch, ORANGE)
-    starts = kernel * np.arange(kernels)
-    _draw_lane(graph, "GPU", 0.85 * launch + starts[starts < end], 0.85 * kernel, BLUE)
-    graph.set(title=f"One replay: the same {kernels} kernels in {graph_us:,.0f} µs", xlim=(0, end))
-    graph.xaxis.set_major_formatter("{x:,.0f}")
-    graph.set_xlabel(
-        f"microseconds from the step's start (shown: the time of {min(shown, kernels)} launches)"
-    )
-    return fig
-
-
-def _draw_lane(axes: Axes, lane: str, starts: np.ndarray, width: float, shade: str) -> None:
-    spans = [(start, width) for start in starts.tolist()]
-    axes.broken_barh(spans, (ROW_OF[lane] - HEIGHT / 2, HEIGHT), facecolors=shade)
-    axes.set_yticks(list(ROW_OF.values()), list(ROW_OF))
-    axes.set_ylim(-0.6, 1.6)
+    words = {
+        "launch": "host: launches a kernel, or all at once",
+        "gpu": "GPU: runs the kernel of that number",
+    }
+    return draw_schedules(dict(zip(titles, (eager, graph), strict=True)), end=end, words=words)
 
 
 @styled
@@ -227,10 +249,10 @@ class JoinStep(NamedTuple):
     states: Mapping[int, str]
 
 
-REQUEST_STATES = {
-    "token": (BLUE, "", "runs, and gets a token"),
-    "waits": (ORANGE, "//", "runs, and gets none"),
-    "prompt": (GREEN, "..", "its prompt is computed"),
+REQUEST_STATES = {  # by the state: the words of the legend, and the look
+    "token": ("runs, and gets a token", BLUE),
+    "waits": ("runs, and gets none", {"facecolor": ORANGE, "hatch": "//", "edgecolor": "white"}),
+    "prompt": ("its prompt is computed", {"facecolor": GREEN, "hatch": "..", "edgecolor": "white"}),
 }
 
 
@@ -241,36 +263,16 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] 
 
     notes: text behind a run's name. Raises ValueError if there is no run.
     """
-    requests = {name: sorted({r for step in steps for r in step.states}) for name, steps in runs.items()}
-    heights = [max(1, len(ids)) for ids in requests.values()]
-    fig, all_axes = panels(
-        1.1 + 0.6 * len(runs) + 0.3 * sum(heights), len(runs), sharex=True, height_ratios=heights
-    )
-    for axes, (name, steps) in zip(all_axes, runs.items(), strict=True):
-        start = 0
+    titles, shown = with_notes(runs, notes), {}
+    for name, steps in runs.items():
+        requests, boxes, start = sorted({r for step in steps for r in step.states}), [], 0
         for step in steps:
-            for line, request in enumerate(requests[name]):
-                if request in step.states:
-                    face, hatch, _ = REQUEST_STATES[step.states[request]]
-                    corner = start, line - 0.35
-                    box(axes, corner, step.rows, 0.7, fc=face, hatch=hatch, ec="white", lw=0.4)
+            looks = ((requests.index(r), REQUEST_STATES[state][1]) for r, state in step.states.items())
+            boxes += [Box(row, start, start + step.rows, look) for row, look in looks]
             start += step.rows
-            axes.axvline(start, color=INK, lw=0.5)
-        name_rows(axes, [f"request {request}" for request in requests[name]])
-        axes.tick_params(axis="y", length=0)
-        note = (notes or {}).get(name, "")
-        axes.set_title(f"{name}{': ' if note else ''}{note}")
-    all_axes[-1].set_xlim(0, 1.01 * max(sum(step.rows for step in steps) for steps in runs.values()))
-    all_axes[-1].set_xlabel("rows through the layers, step by step (a line is the end of a step)")
-    looks = {
-        label: {"facecolor": face, "hatch": hatch, "edgecolor": "white"}
-        for face, hatch, label in REQUEST_STATES.values()
-    }
-    key_below(fig, looks, 3)
-    return fig
-
-
-DARK = (BLUE, GREEN, RED)  # of SERIES: white is read on them
+        shown[titles[name]] = [f"request {request}" for request in requests], boxes
+    across = "rows through the layers, step by step (a box is as long as its step)"
+    return draw_boxes(shown, across, dict(REQUEST_STATES.values()), 3)
 
 
 @styled
@@ -280,53 +282,23 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
 
     Raises ValueError if there is no prompt.
     """
-    longest, total = max(lengths), sum(lengths)
-    chunks = chunks_of(lengths, max_tokens)
-    width = 1.02 * max(longest, max_tokens)
-    heights = [len(lengths), len(chunks)]
-    fig, (padded, packed) = figure(1.9 + 0.3 * sum(heights), 2, height_ratios=heights, sharex=True)
-    for row, length in enumerate(lengths):
-        _box(padded, row, 0, length, row, width)
-        if length < longest:
-            box(padded, (length, row - 0.35), longest - length, 0.7, fc="white", ec=GREY, hatch="///", lw=0.6)
-    for row, chunk in enumerate(chunks):
-        for prompt, first, end in chunk:
-            _box(packed, row, first, end, prompt, width)
-    pads = len(lengths) * longest - total
-    padded.set_title(f"Padded: {len(lengths) * longest:,} rows for {total:,} tokens, {pads:,} of them pads")
-    packed.set_title(f"Packed: {total:,} rows, in {len(chunks)} chunks of at most {max_tokens:,}")
-    for axes, nouns, count in ((padded, "prompt", len(lengths)), (packed, "chunk", len(chunks))):
-        axes.set(xlim=(0, width), ylim=(count - 0.5, -0.5))
-        axes.set_yticks(range(count), [str(i) for i in range(count)])
-        axes.set_ylabel(nouns)
-        bare(axes)
-    packed.set_xlabel("rows through the layers (tokens)")
+    longest, ends = max(lengths), list(accumulate(lengths))
     pad = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
-    key_below(fig, {"tokens of a prompt, a colour each": SERIES[0], "pads": pad}, 2)
-    return fig
-
-
-def _box(axes: Axes, row: int, first: int, end: int, prompt: int, width: float) -> None:
-    face = SERIES[prompt % len(SERIES)]
-    box(axes, (first, row - 0.35), end - first, 0.7, fc=face, ec="white", lw=0.8)
-    if end - first > 0.05 * width:
-        ink = "white" if face in DARK else INK
-        write(axes, (first + end) / 2, row, f"{prompt}", fontsize=8.5, color=ink)
-
-
-def chunks_of(lengths: Sequence[int], max_tokens: int) -> list[list[tuple[int, int, int]]]:
-    """Prompt, first row and end of each piece, by chunk: first come, first served."""
-    chunks: list[list[tuple[int, int, int]]] = [[]]
-    room = max_tokens
-    for prompt, length in enumerate(lengths):
-        while length:
-            if not room:
-                chunks.append([])
-                room = max_tokens
-            count = min(length, room)
-            chunks[-1].append((prompt, max_tokens - room, max_tokens - room + count))
-            length, room = length - count, room - count
-    return chunks
+    padded, packed = [], []
+    for prompt, (length, end) in enumerate(zip(lengths, ends, strict=True)):
+        padded.append(Box(prompt, 0, length, colour(prompt), str(prompt)))
+        padded += [Box(prompt, length, longest, pad)] * (length < longest)
+        for chunk in range((end - length) // max_tokens, -(-end // max_tokens)):
+            first, last = chunk * max_tokens, (chunk + 1) * max_tokens
+            piece = max(end - length, first) - first, min(end, last) - first
+            packed.append(Box(chunk, *piece, colour(prompt), str(prompt)))
+    rows, total, chunks = len(lengths) * longest, ends[-1], packed[-1].row + 1
+    title = f"Padded: {rows:,} rows for {total:,} tokens, {rows - total:,} of them pads"
+    shown = {title: ([f"prompt {i}" for i in range(len(lengths))], padded)}
+    title = f"Packed: {total:,} rows, in {chunks} chunks of at most {max_tokens:,}"
+    shown[title] = [f"chunk {i}" for i in range(chunks)], packed
+    looks = {"tokens of a prompt, a colour each": SERIES[0], "pads": pad}
+    return draw_boxes(shown, "rows through the layers (tokens)", looks, 2)
 
 
 class Stretch(NamedTuple):
@@ -344,17 +316,40 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     kind of work. Raises ValueError if there is none."""
     lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
     works = list(dict.fromkeys(stretch.work for stretch in stretches))
-    end = max(stretch.end for stretch in stretches)
-    fig, axes = figure(1.3 + 0.5 * len(lanes))
-    for row in range(len(lanes)):
-        box(axes, (0, row - HEIGHT / 2), end, HEIGHT, fc=PALE, lw=0)
-    for lane, work, start, stop in stretches:
-        corner = start, lanes.index(lane) - HEIGHT / 2
-        box(axes, corner, max(stop - start, VISIBLE * end), HEIGHT, fc=colour(works.index(work)), lw=0)
-    axes.set_xlim(0, end)
-    name_rows(axes, lanes)
-    bare(axes)
-    axes.set_xlabel("milliseconds since the client began to send")
-    axes.set_title(f"One request, from the socket to the model: {end:,.0f} ms")
-    key_below(fig, {work: colour(i) for i, work in enumerate(works)}, 4)
-    return fig
+    boxes = [Box(lanes.index(s.lane), s.start, s.end, colour(works.index(s.work))) for s in stretches]
+    title = f"One request, from the socket to the model: {max(s.end for s in stretches):,.0f} ms"
+    looks = {work: colour(i) for i, work in enumerate(works)} | {"waits": PALE}
+    return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
+
+
+@styled
+def draw_requests(completions: Sequence[Completion]) -> Figure:
+    """Draw the life of requests, a row per request: queue wait, prefill, and decode, with a box per token.
+    The axis is in milliseconds from the first arrival."""
+    origin = min(c.timing.arrived for c in completions)
+    boxes = []
+    for row, timing in enumerate(c.timing for c in completions):
+        moments = [1e3 * (t - origin) for t in (timing.arrived, timing.admitted, *timing.tokens)]
+        for i, (start, end) in enumerate(pairwise(moments)):
+            boxes.append(Box(row, start, end, (GREY, ORANGE, BLUE)[min(i, 2)]))
+    names = [f"request {c.request_id}" for c in completions]
+    looks = {"queue wait": GREY, "prefill, and the first token": ORANGE, "a further token": BLUE}
+    title = "TTFT ends with the prefill; each further box is as long as an ITL"
+    return draw_boxes({title: (names, boxes)}, "milliseconds since the first request arrived", looks, 3)
+
+
+@styled
+def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
+    """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
+
+    Each record is a box, as long as it described the block. lives: for each kind, how many records had been
+    made after each appended token.
+    """
+    names, boxes = [], []
+    for row, (name, created) in enumerate(lives.items()):
+        starts = [t for t in range(len(created)) if t == 0 or created[t] > created[t - 1]]
+        for number, (start, end) in enumerate(pairwise([*starts, len(created)])):
+            boxes.append(Box(row, start, end, (BLUE, SKY)[number % 2]))
+        names.append(f"{name}\n{created[-1]} created")
+    title = "One block's life: each box is the record that describes it for so long"
+    return draw_boxes({title: (names, boxes)}, "tokens appended to the block", {}, 1)

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+Look = str | Mapping[str, Any]  # a colour, or what a patch takes
+
 
 def box(axes: Axes, corner: tuple[float, float], width: float, height: float, **look: object) -> None:
     """A rectangle from its lower left corner on."""
@@ -37,12 +39,13 @@ def bare(axes: Axes) -> None:
     axes.spines["left"].set_visible(False)
 
 
-def keys(looks: Mapping[str, str | Mapping[str, Any]]) -> list[Patch]:
-    """A patch for each label, of its colour or with a look of its own."""
-    plain = {label: {"facecolor": look} if isinstance(look, str) else look for label, look in looks.items()}
-    return [Patch(label=label, **look) for label, look in plain.items()]
+def as_patch(look: Look) -> dict[str, Any]:
+    """A look as a patch takes it."""
+    return {"facecolor": look} if isinstance(look, str) else dict(look)
 
 
-def key_below(fig: Figure, looks: Mapping[str, str | Mapping[str, Any]], ncols: int, *more: Artist) -> None:
-    """What colours mean, below the figure; they are given as `keys` takes them. more: other marks."""
-    fig.legend(handles=[*keys(looks), *more], loc="outside lower center", ncols=ncols)
+def key_below(fig: Figure, looks: Mapping[str, Look], ncols: int, *more: Artist) -> None:
+    """What looks mean, by label, below the figure. more: other marks."""
+    if looks or more:
+        handles = [Patch(label=label, **as_patch(look)) for label, look in looks.items()]
+        fig.legend(handles=[*handles, *more], loc="outside lower center", ncols=ncols)

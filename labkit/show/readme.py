@@ -21,17 +21,8 @@ from labkit.results.ranks import RanksRecord
 from labkit.show import reliability
 from labkit.show.comparison import draw_ladder
 
-PAGES = tuple(
-    ROOT / name
-    for name in (
-        "README.md",
-        "INSTALL.md",
-        "BENCHMARKS.md",
-        "RELIABILITY.md",
-        "REPLICAS.md",
-        "docs/SCALE.md",
-    )
-)
+NAMES = ("README", "INSTALL", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
+PAGES = tuple(ROOT / f"{name}.md" for name in NAMES)
 MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
 
 LADDER_RECORD = "ladder_036_h100"  # which is also drawn
@@ -40,14 +31,9 @@ LADDER_RECORDS = (LADDER_RECORD, "ladder_036_from_10_h100")
 PICTURE = RESULTS / f"{LADDER_RECORD}.png"
 TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
 H200_RECORDS = ("ladder_036_from_10_h200", "ladder_single_from_10_h200")
-PEER_RECORDS = ("peers_036_h100", "peers_062_h100", "peers_single_h100")
 STATIC = "transformers, static cache"
-PEER_ENGINES = ("labkit 10", STATIC, "transformers, dynamic cache")
 MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
-DOOR_RECORD = "http_h100"  # 64 readers of the HTTP server's streams
-LAPTOP_RECORD = "ladder_assistant_cpu"  # whole runs without a GPU
 LOADS_RECORD = "loads_from_10_h200"
-FLEET_RECORD = "fleet"
 HOST_BATCH = 128  # the batch size of the host time shown
 
 
@@ -81,23 +67,26 @@ BESIDE = {  # what the lessons without a rung are about
 def ladder_table() -> str:
     """A Markdown table with a row per lesson: what its rung removes, and its gain."""
     lines = ["| lesson | what leaves the hot path | × |", "| --- | --- | --- |"]
-    for lesson in LESSONS.values():
-        is_rung = lesson.number in LADDER
-        removes = lesson.rung.removes.split(":")[0] if is_rung else BESIDE[lesson.number]
-        gain = ""  # over the rung below, on the load that it is for
-        if lesson.number in OWN_LOAD:
-            words, find = OWN_LOAD[lesson.number]
+    for number, lesson in LESSONS.items():
+        removes, gain = BESIDE.get(number, lesson.rung.removes), ""
+        if number in OWN_LOAD:  # over the rung below, on the load that it is for
+            words, find = OWN_LOAD[number]
             gain = f"{factor(find())} {words}"
-        elif is_rung and lesson.number != "00":
-            gain = factor(step_from(lesson.number))
+        elif number in LADDER and number != "00":
+            gain = factor(step_from(number))
         link = f"[{lesson.title}](notebooks/{lesson.notebook})"
-        lines.append(f"| {lesson.number} {link} | {removes} | {gain} |")
+        lines.append(f"| {number} {link} | {removes} | {gain} |")
     return "\n".join(lines)
 
 
 def factor(step: Comparison) -> str:
     """ "×3.17", or "cannot tell"."""
     return f"×{step.speedup:.2f}" if step.verdict in ("faster", "slower") else step.verdict
+
+
+def against(step: Comparison | None) -> str:
+    """Three columns about a rung and another; empty where there is none."""
+    return f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
 
 
 def compared(name: str) -> Comparison:
@@ -138,20 +127,19 @@ def rungs_table() -> str:
         "| --- | ---: | ---: | --- | --- | ---: |",
     ]
     for number, rung in LADDER.items():
-        measured = [record for record in ladder_records() if number in record.rates]
-        if not measured:
+        record = next((record for record in ladder_records() if number in record.rates), None)
+        if record is None:
             continue
-        rate = measured[0].rate(number)
         step = None if number == "00" else step_from(number)
-        against = f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
         timed = f"{host.time(number, HOST_BATCH).step_us / 1e3:.2f} ms" if number in host.times else ""
-        lines.append(f"| {number} {rung.title} | {rate:,.0f} | {against} | {timed} |")
+        rate = f"{record.rate(number):,.0f}"
+        lines.append(f"| {number} {rung.title} | {rate} | {against(step)} | {timed} |")
     return "\n".join(lines)
 
 
 def laptop_line() -> str:
     """A sentence: what whole runs gain without a GPU."""
-    record = load(LAPTOP_RECORD)
+    record = load("ladder_assistant_cpu")
     first, last = next(iter(LADDER)), FINISHED.number
     step = record.whole_run_comparison(first, last)
     return (
@@ -163,13 +151,15 @@ def laptop_line() -> str:
 
 def laptop_table() -> str:
     """A Markdown table of whole runs without a GPU: a row per rung, each compared with the row above."""
-    record, rows = load(LAPTOP_RECORD), []
+    record = load("ladder_assistant_cpu")
+    lines = [
+        "| rung | tokens/s | against the rung above it here | 99 % interval | verdict |",
+        "| --- | ---: | ---: | --- | --- |",
+    ]
     for below, rung in pairwise([None, *record.throughputs]):
         step = None if below is None else record.whole_run_comparison(below, rung)
-        against = f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
-        rows.append(f"| {rung} {LADDER[rung].title} | {record.throughput(rung):,.0f} | {against} |")
-    head = "| rung | tokens/s | against the rung above it here | 99 % interval | verdict |"
-    return "\n".join([head, "| --- | ---: | ---: | --- | --- |", *rows])
+        lines.append(f"| {rung} {LADDER[rung].title} | {record.throughput(rung):,.0f} | {against(step)} |")
+    return "\n".join(lines)
 
 
 def finished_table() -> str:
@@ -184,13 +174,12 @@ def finished_table() -> str:
 def peers_table() -> str:
     """A Markdown table of tokens per second in whole runs: labkit's last rung beside other engines on the
     same H100."""
-    rows = {
-        f"{record.num_requests} × {record.max_new_tokens}": {
-            engine: f"{record.rate(engine):,.0f}" for engine in PEER_ENGINES
-        }
-        for record in map(load, PEER_RECORDS)
-    }
-    return markdown(pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests × tokens"))
+    rows = {}
+    for record in map(load, ("peers_036_h100", "peers_062_h100", "peers_single_h100")):
+        engines = ("labkit 10", STATIC, "transformers, dynamic cache")
+        rates = {engine: f"{record.rate(engine):,.0f}" for engine in engines}
+        rows[f"{record.num_requests} × {record.max_new_tokens}"] = rates
+    return markdown(pd.DataFrame(rows).T.rename_axis("requests × tokens"))
 
 
 def models_line() -> str:
@@ -224,7 +213,7 @@ def loads_text() -> str:
 
 def door_line() -> str:
     """A sentence: how many tokens the readers of the server's streams get."""
-    record = load(DOOR_RECORD)
+    record = load("http_h100")
     return (
         f"Over HTTP, {record.readers} clients that stream from GPT-2 124M at once on an {record.host.device} "
         f"get {record.rate(BY_PROCESS):,.0f} tokens/s if they read plain sockets, and "
@@ -352,8 +341,8 @@ MADE: dict[str, Callable[[], str]] = {
     "http": lambda: "\n\n".join(map(http_of, load_all("http").values())),
     "ranks": ranks_text,
     "replicas": lambda: "\n\n".join(map(replicas_of, load_all("replicas").values())),
-    "fleet": lambda: markdown(load(FLEET_RECORD).steady_table()),
-    "fleet growth": lambda: markdown(load(FLEET_RECORD).growth_table()),
+    "fleet": lambda: markdown(load("fleet").steady_table()),
+    "fleet growth": lambda: markdown(load("fleet").growth_table()),
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,

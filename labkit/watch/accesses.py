@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -84,16 +83,6 @@ class KernelRun:
             for touch in self.touched(name)
             if layout.index_of(touch[0]) is None
         ]
-
-    def table(self) -> pd.DataFrame:
-        """How many numbers of each tensor each program read and wrote, a row per program."""
-        counts = pd.DataFrame(0, index=pd.Index(self.programs, tupleize_cols=False), columns=[])
-        for access in self.accesses:
-            column = f"{access.tensor}: {access.kind}"
-            if column not in counts:
-                counts[column] = 0
-            counts.at[access.program, column] += len(access.offsets)
-        return counts.rename_axis("program")
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from labkit.engine import InferenceEngine, InferenceSession
 from labkit.kvcache import BlockHolder, CachedBlock, PrefixEntry
 
@@ -36,20 +34,6 @@ class BlocksSnapshot:
     num_blocks: int
     sequences: tuple[SequenceView, ...]
     blocks: dict[int, BlockView]  # by block index; all others are free
-
-    def table(self) -> pd.DataFrame:
-        """The block tables as a table of text: a row per sequence."""
-        rows = [
-            {
-                "sequence": s.label,
-                "tokens": len(s.tokens),
-                "block table": str(list(s.block_indices)),
-                "held by": str([self.blocks[i].refcount for i in s.block_indices]),
-                "tokens in last block": self.blocks[s.block_indices[-1]].length,
-            }
-            for s in self.sequences
-        ]
-        return pd.DataFrame(rows).set_index("sequence")
 
 
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:

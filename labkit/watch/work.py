@@ -55,22 +55,3 @@ def count_work(engine: InferenceEngine) -> Iterator[Counter[str]]:
         replaced(slots.staging, "send", noting(on_send)),
     ):
         yield counts
-
-
-@contextmanager
-def count_launches(engine: InferenceEngine) -> Iterator[Counter[str]]:
-    """Count the steps that an engine of rung 06 or above launches inside the block.
-
-    "walked": with a decision for each request. "in a steady batch": without.
-    """
-    step, counts = engine.decode_step, Counter({"walked": 0, "in a steady batch": 0})
-
-    def on_launch(*_: object) -> None:
-        counts["walked"] += 1
-        counts["in a steady batch"] -= 1  # its own start is none
-
-    def on_start(*_: object) -> None:
-        counts["in a steady batch"] += 1
-
-    with replaced(step, "launch", noting(on_launch)), replaced(step, "start", noting(on_start)):
-        yield counts

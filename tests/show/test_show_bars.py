@@ -1,18 +1,13 @@
 """Figures of bars and lines: the values that are plotted, and the colour of a verdict."""
 
-import numpy as np
 import pytest
-from figures import comparison, host_times, lines, texts
-from made_records import traced
+from figures import comparison, lines, texts
 from matplotlib.colors import same_color
 
 from labkit import results, show
 from labkit.learn.lesson_00.pieces import waste_of
 from labkit.results import Comparison
-from labkit.results.profiles import KernelTime
-from labkit.show.bars import ProgressRow, draw_progress, overlap
-from labkit.show.colours import BLUE, GREY, ORANGE, RED, SERIES
-from labkit.show.lines import spread
+from labkit.show.colours import BLUE, GREY, ORANGE, RED
 from labkit.show.style import is_wide
 
 
@@ -34,14 +29,11 @@ def test_a_comparison_is_a_dot_on_its_interval_in_the_colour_of_its_verdict():
         "c": comparison(0.5),
         "d": comparison(2.0, path="full_batch"),
     }
-    figure = show.draw_comparison(rows, {"write-up 036": 1.025}, drift=0.02)
+    figure = show.draw_comparison(rows)
     assert [dot.get_xdata()[0] for dot in lines(figure, "o")] == pytest.approx([2.0, 1.0, 0.5, 2.0])
-    *bars, drift = [line for line in figure.axes[0].lines if line.get_linewidth() == 8]
+    bars = [line for line in figure.axes[0].lines if line.get_linewidth() == 8]
     assert [tuple(bar.get_xdata()) for bar in bars] == [tuple(c.interval) for c in rows.values()]
     assert coloured(lines(figure, "o"), BLUE, GREY, RED, GREY)  # of a path that never ran nothing is said
-    np.testing.assert_allclose(drift.get_xdata(), [1.025 / 1.02, 1.025 * 1.02])
-    (diamond,) = lines(figure, "D")
-    assert (diamond.get_xdata()[0], diamond.get_markerfacecolor()) == (1.025, "white")
     assert show.draw_comparison({"a": comparison(0.1), "b": comparison(3.0)}).axes[0].get_xscale() == "log"
 
 
@@ -93,54 +85,12 @@ def test_a_finale_is_two_bars_for_each_wait_with_the_readers_parts_below():
     assert axes.get_xlabel().endswith("In yours, your own: sampler (12), prefixes (14)")
 
 
-def test_host_time_is_a_line_per_rung_with_what_a_request_adds():
-    figure = show.draw_host_time({"00": host_times(1000, 250)[::-1], "08": host_times(100, 1.75)})
-    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), [1.25, 3.0, 9.0, 17.0, 33.0, 65.0])
-    assert texts(figure) == ["00: 250.0 µs a request", "08: 1.8 µs a request"]
-    assert spread([0.72, 0.7, 0.2, 0.71], 0.1) == pytest.approx([0.81, 0.61, 0.2, 0.71])
-    assert spread([0.1, 0.99, 1.0], 0.1) == pytest.approx([0.1, 0.9, 1.0])  # none above the axes
-
-
 def test_parts_of_a_step_add_up():
     before, after = {"block tables": 2.0, "append": 18.0, "the rest": 3.0}, {"append": 10.0, "the rest": 3.0}
     (axes,) = show.draw_host_shares({"B = 8": (before, after)}, ("04", "05")).axes
     assert sum(widths(axes)[:3]) == pytest.approx(100) and sum(widths(axes)[3:]) == pytest.approx(
         100 * 13 / 23
     )
-    (axes,) = show.draw_step_parts({"B = 1": ({"weights": 30.0, "host": 20.0}, {"weights": 24.0})}).axes
-    assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 30), (30, 20), (0, 24)]
-
-
-def test_steps_of_a_gpu_are_cut_by_group_of_kernels():
-    kernels = tuple(KernelTime(name, 12, us) for name, us in (("gemm", 100.0), ("attn", 60.0)))
-    (axes,) = show.draw_step_kernels({"08": traced("08", 64, 500.0, 400.0, kernels)}, {"08": 126.0}).axes
-    assert widths(axes) == [100, 0, 60, 0, 0, 0] and list(axes.lines[0].get_xdata()) == [126, 126]
-
-
-def test_every_machine_has_a_colour_or_a_marker_and_the_newest_record_is_thick():
-    figure = show.draw_machines(
-        {f"{i}: x": {"00": 1.0 + i, "02": 9.0} for i in range(len(SERIES) + 2)}, "", "M"
-    )
-    drawn = [line for line in figure.axes[0].lines if len(line.get_xdata())]
-    assert len({(line.get_color(), line.get_marker()) for line in drawn}) == len(drawn)
-    assert drawn[1].get_ydata().tolist() == [2, 9] and drawn[-1].get_linewidth() > drawn[0].get_linewidth()
-    with pytest.raises(ValueError, match="there is no record to draw"):
-        show.draw_machines({}, "")
-
-
-def test_progress_has_a_bar_of_steps_and_a_dot_per_prediction():
-    rows = (ProgressRow("00"), ProgressRow("01", 1.0, (1.0, 3.5)), ProgressRow("02", 0.25, (float("inf"),)))
-    steps, guesses = draw_progress(rows).axes
-    assert [(bar.get_y() + 0.25, bar.get_width()) for bar in steps.containers[0]] == [(1, 1), (2, 0.25)]
-    assert [(d.get_xdata()[0], d.get_ydata()[0]) for d in guesses.lines] == [(1, 1), (3.5, 1), (100, 2)]
-    assert coloured(guesses.lines, BLUE, ORANGE, ORANGE)
-
-
-def test_runs_before_and_after_have_their_means_and_their_overlap():
-    assert overlap((1, 3), (2, 5)) == (2, 3) and overlap((1, 2), (3, 4)) is None
-    (axes,) = show.draw_runs({"a": ((100, 140), (120, 200))}).axes
-    assert [line.get_xdata()[0] for line in axes.lines if line.get_marker() != "o"] == [120, 160]
-    assert (axes.patches[0].get_x(), axes.patches[0].get_width()) == (120, 20)
 
 
 def test_padding_is_the_space_between_the_lines():
@@ -163,13 +113,11 @@ def test_a_sort_and_a_search_keep_the_same_tokens_ties_included():
     assert list(search.lines[0].get_ydata()) == [7, 10]
 
 
-def test_curves_and_turns_are_as_given():
+def test_curves_are_as_given():
     (axes,) = show.draw_curves({"old": {1: 10, 3: 4000}, "new": {1: 5, 3: 6}}, "x", "y", "t").axes
     assert [line.get_xydata().tolist() for line in axes.lines] == [[[1, 10], [3, 4000]], [[1, 5], [3, 6]]]
     (axes,) = show.draw_curves({"old": {1: 10, 3: 4000}}, "x", "y", "t", log="y").axes
     assert (axes.get_xscale(), axes.get_yscale(), axes.get_xlim()[0]) == ("linear", "log", 0)
-    (axes,) = show.draw_turns({"old": [9, 5], "new": [9, 2]}, "A talk").axes
-    assert [bar.get_height() for bar in axes.patches] == [9, 5, 9, 2]
 
 
 def test_paths_of_tokens_are_stacked_step_by_step():

@@ -5,8 +5,8 @@ from labkit.show.source import Diff
 
 
 def test_source_of_a_decorated_function_is_its_own():
-    shown = show.show_source(show.draw_turns).data
-    assert shown.startswith("`labkit/show/lines.py`\n```python\n@styled\ndef draw_turns(")
+    shown = show.show_source(show.draw_curves).data
+    assert shown.startswith("`labkit/show/lines.py`\n```python\n@styled\ndef draw_curves(")
 
 
 def test_the_name_of_a_local_function_is_no_tag():

@@ -4,32 +4,28 @@ from itertools import combinations
 
 import matplotlib.pyplot as plt
 import pytest
-from figures import WAYS, all_texts, comparison, host_times
+from figures import WAYS, all_texts, comparison
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.pylabtools import select_figure_formats
 from matplotlib.text import Text
 
-from labkit import show
+from labkit import LADDER, show
 from labkit.results import Comparison
 from labkit.show.style import DPI, WIDTH, alt_text, figure
 
 
 def twelve_rungs():
-    names = [f"{i:02d} A rung with a title as long as they get" for i in range(12)]
-    return {name: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, name in enumerate(names)}
+    return {number: [1000 * 1.5**i, 1010 * 1.5**i] * 2 for i, number in enumerate([*LADDER][:12])}
 
 
 FIGURES = {
     "comparison": lambda: show.draw_comparison(
-        {f"recorded: a device with a long name, {i}": comparison(1 + i / 10) for i in range(11)},
-        {"write-up 064, throughput": 1.026},
-        0.0265,
+        {f"recorded: a device with a long name, {i}": comparison(1 + i / 10) for i in range(12)}
     ),
     "one_round": lambda: show.draw_comparison(
         {"a device with a long name": Comparison("old", "new", (5.0, 5.2), (1.0, 0.95), {}, {})}
     ),
-    "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000, "Twelve rungs"),
-    "host_time": lambda: show.draw_host_time({f"{i:02d}": host_times(900, 1 + i / 9) for i in range(12)}),
+    "ladder": lambda: show.draw_ladder(twelve_rungs(), 480_000),
     "write_indices": lambda: show.draw_write_indices(WAYS),
     "many_requests": lambda: show.draw_write_indices(
         {"sixteen": {"block_idx": range(1000, 1016), "pos": 63}}
@@ -56,7 +52,7 @@ def test_nothing_is_cut_off_or_written_over(name):
 
 def test_drawing_leaves_the_readers_own_style_alone():
     before = plt.rcParams["axes.titleweight"]
-    show.draw_turns({"old": [9, 5]}, "A talk")
+    show.draw_curves({"old": {1: 9, 2: 5}}, "x", "y", "t")
     assert plt.rcParams["axes.titleweight"] == before != "bold"
 
 

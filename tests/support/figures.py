@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.text import Text
 
-from labkit.results import Comparison, HostTime
+from labkit.results import Comparison
 from labkit.show.style import DescribedFigure, alt_text
 
 
@@ -25,14 +25,6 @@ def comparison(speedup, path=None):
     runs = [8 * run for run in ROUND]
     after = tuple(run / speedup for run in runs)
     return Comparison("old", "new", tuple(runs), after, {"generic": 9}, {"generic": 9}, path)
-
-
-def host_times(fixed_us, request_us):
-    """Times of a rung whose steps take exactly so much, and so much more a request."""
-    return [
-        HostTime(size, 12, (1e-6 * (fixed_us + request_us * size),) * 3, (0.0,) * 3, (0.0,) * 3)
-        for size in (1, 8, 32, 64, 128, 256)
-    ]
 
 
 def all_texts(figure):

@@ -1,10 +1,9 @@
 """Rows of the block table: which are kept, which are made anew, and why."""
 
 import pytest
-from helpers import make_engine, tokens_alone
+from helpers import make_engine
 
 from labkit import LADDER, SamplingParams, watch
-from labkit.watch.rows import reason_of
 
 
 @pytest.fixture
@@ -42,31 +41,3 @@ def test_rows_change_at_first_at_boundaries_and_once_by_copy_on_write(watched):
 def test_an_engine_that_keeps_no_rows_is_refused(rung, block_tables):
     with pytest.raises(ValueError, match=f"block_tables='{block_tables}' keeps no rows"):
         watch.record_rows(make_engine(options=LADDER[rung].options), 1)
-
-
-@pytest.mark.parametrize(
-    ("kept", "before", "after", "reason"),
-    [
-        (True, [1, 2], [1, 2], "kept"),
-        (True, [1, 2], [1, 3], "stale"),
-        (False, [1, 2], [1, 2], "forgotten"),
-        (False, [1, 2], [1, 2, 3], "boundary"),
-        (False, [1, 2], [1, 3], "copy_on_write"),
-        (False, [1, 2], [1, 4, 3], "changed"),
-        (False, [1, 2], [3, 2], "changed"),
-        (False, [1, 2], [1], "changed"),
-    ],
-)
-def test_a_row_is_made_anew_for_a_reason(kept, before, after, reason):
-    assert reason_of(kept, before, after) == reason
-
-
-def test_watched_rows_are_as_if_nobody_had_watched():
-    engine = make_engine(options=LADDER["01"].options, prefix_cache=False)
-    engine.add_request((1, 2, 3), SamplingParams(8))
-    watch.record_rows(engine, 5)  # in the last of which the row is kept
-    ((request, session),) = engine.scheduler.running.items()
-    assert tuple(request.output_token_ids) == tokens_alone((1, 2, 3), SamplingParams(8))[:5]
-    assert "fill" not in vars(engine.decode_step.block_tables)
-    row = session.get_paged_block_table_row_cpu(layer_idx=0, offset=0)
-    assert row.tolist() == session.block_ids_per_layer[0] + [0] * (len(row) - 2)

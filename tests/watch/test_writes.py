@@ -1,7 +1,8 @@
-"""What each write of keys and values was asked for."""
+"""What the host tells the GPU up to rung 05, in each write and in all."""
 
 import pytest
 from helpers import make_engine
+from prefilled_engines import BELOW, PROMPTS, THIS, prefilled
 
 from labkit import LADDER, watch
 
@@ -30,3 +31,29 @@ def test_recorded_writes_are_those_of_the_step_and_what_reaches_the_kernel(
     assert write.pos == (1, lengths[-1] % 4)
     assert [name for name, value in write.told.items() if isinstance(value, tuple)] == tensors
     assert engine.stats().append_paths[path] == 2 * tiny.config.n_layer
+
+
+def test_all_numbers_of_a_step_are_noted():
+    engine = prefilled(BELOW)
+    (told,) = watch.record_inputs(engine, 1)
+    layers, places = engine.kv_manager.num_layers, engine.kv_manager.max_blocks_per_seq
+    assert {name: len(numbers) for name, numbers in told.items()} == {
+        "block tables": layers * len(PROMPTS) * places,
+        "context lengths": 3,
+        "token ids": 3,
+        "positions": 3,
+        "block_idx of each layer": 3 * layers,
+        "pos of each layer": 3 * layers,
+    }
+    assert told["positions"] == [3, 2, 5] and told["pos of each layer"] == [3, 2, 1] * layers
+
+
+def test_equal_positions_are_an_argument_and_no_tensor():
+    engine = prefilled(BELOW, [(1, 2, 3), (4, 5, 6)])
+    (told,) = watch.record_inputs(engine, 1)
+    assert "pos of each layer" not in told
+
+
+def test_an_engine_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="record_sends"):
+        watch.record_inputs(prefilled(THIS), 1)

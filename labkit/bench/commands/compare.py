@@ -30,8 +30,7 @@ from labkit.errors import OptionError
 from labkit.ladder import LADDER
 from labkit.options import EngineOptions
 from labkit.results.comparison import ComparedWorkload, Comparison
-from labkit.watch.paths import READY_PATHS
-from labkit.watch.positions import WRITES
+from labkit.watch.counters import READY_PATHS, WRITES
 
 PATHS = (*READY_PATHS, *WRITES, AttendAndWrite.path)  # by the names of the engine's counter
 

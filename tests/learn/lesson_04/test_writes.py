@@ -8,7 +8,7 @@ from labkit.kernels import kv_append_plain
 from labkit.ladder import LADDER
 from labkit.learn.lesson_04.writes import watch_positions, write_identity_pos
 from labkit.show.grids import WRITE_COLOURS
-from labkit.watch.positions import WRITES
+from labkit.watch.counters import WRITES
 
 CPU = torch.device("cpu")
 RUNG = LADDER["04"].options
