@@ -69,7 +69,7 @@ class EngineOptions:
         when the next step is in flight, with no decision for each request while none joins or ends
         (`ReadOneBehind`, `Batch`).
     latency: what runs while a kernel waits for the one before it. "exposed": nothing; "hidden": the batch's
-        other half computes; or weights are on their way; or, for one or two requests, all layers are one
+        other half computes; or weights are on their way; or, for a single request, all layers are one
         kernel, and none waits (`LanedDeviceStep`).
     sampler: how tokens are drawn on the device. "sorted": by sorts of every row, for what top-k and top-p cut
         off (`SortedSampler`); "searched": by a search for it, in the rows that have them, with `draw_triton`

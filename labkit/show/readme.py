@@ -99,7 +99,7 @@ OWN_LOAD: dict[str, tuple[str, Callable[[], Comparison]]] = {
         "where requests draw",
         lambda: load("sampling_h200").comparison("top-p 0.95 at 0.8", "11", "12"),
     ),
-    "13": ("against rung 10, where lengths differ", lambda: compared("comparison_ragged_h200")),
+    "13": ("where lengths differ", lambda: compared("comparison_ragged_from_12_h200")),
     "14": ("where prompts begin alike", lambda: compared("comparison_shared_prefix_h200")),
     "16": ("with 64 × 512", lambda: compared("comparison_eight_bit_h200")),
 }

@@ -24,7 +24,8 @@ class PinnedStaging:
 
     def __init__(self, size: int, device: torch.device) -> None:
         """size: numbers sent at most in one go."""
-        self.copy: Callable[[Tensor, Tensor], None] = by_copy_engine  # or what else brings a buffer's numbers to a target
+        # What brings a buffer's numbers to a target.
+        self.copy: Callable[[Tensor, Tensor], None] = by_copy_engine
         self._device = device
         self.buffers = [pinned_numbers(size, device) for _ in range(NUM_BUFFERS)]
         self._copied: list[torch.cuda.Event | None] = [None] * NUM_BUFFERS
