@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from labkit.bench.limit import DecodeLimit, workload_limit
-from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams, Timing
+from labkit.engine import Completion, InferenceEngine, SamplingParams, Timing
 from labkit.engine.config import EIGHT_AT_A_TIME, FITTED, CacheConfig, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.errors import OptionError
@@ -107,27 +107,26 @@ class Workload:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
         return {"cache": cache, "scheduler": self.scheduler}
 
-    def requested_limit(self, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
-        """The least that decoding can take if all tokens are made that requests may make.
+    def limit(self, bandwidth: float, kept: torch.dtype | None = None, run: Run | None = None) -> DecodeLimit:
+        """The least that decoding can take: of the tokens of a run, or of all that requests may make.
 
         bandwidth: bytes per second. kept: the dtype of the cache, by default the model's.
         """
-        lengths = [len(prompt) for prompt in self.prompt_ids()]
-        return workload_limit(
-            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth, kept
-        )
+        lengths = ([len(prompt) for prompt in self.prompt_ids()], self.max_new_tokens)
+        if run is not None:
+            lengths = run.prompt_lens, run.new_tokens
+        most = self.scheduler.max_batch_size
+        return workload_limit(self.model.network, *lengths, most, bandwidth, kept)
 
     def prompt_ids(self) -> list[Sequence[int]]:
         """The prompts as token ids."""
         encode, prompts = self.model.tokenizer.encode, [request.prompt for request in self.requests]
         return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    def run(self, engine: InferenceEngine, progress: Callable[[int], object] = lambda tokens: None) -> Run:
-        """Serve the requests, `engine.step()` in a loop. progress: called with the tokens of each step.
-
-        Raises OptionError unless all requests are there at the start.
-        """
-        self.require_all_at_once()
+    def run(self, engine: InferenceEngine) -> Run:
+        """Serve the requests, `engine.step()` in a loop. Raises OptionError if one arrives later."""
+        if self.has_arrivals:
+            raise OptionError("requests that arrive one after another are served by `loads` only")
         if engine.prefix_cache is not None:
             engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
         before = engine.stats()
@@ -135,51 +134,22 @@ class Workload:
             engine.add_request(request.prompt, request.params)
         completions = []
         while engine.has_work:
-            outputs = engine.step()
+            completions += engine.step().completions
             ended = time.perf_counter()  # the last token's own time lies before the end of its step
-            completions += outputs.completions
-            progress(len(outputs))
-        seconds = ended - min(completion.timing.arrived for completion in completions)
-        return make_run(before, engine.stats(), completions, latency_metrics(completions), seconds)
-
-    def require_all_at_once(self) -> None:
-        """Raises OptionError if a request arrives later than the start, where nothing waits for it."""
-        if self.has_arrivals:
-            raise OptionError(
-                "requests that arrive one after another are served by `streaming` and `loads` only"
-            )
-
-    def limit(self, run: Run, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
-        """The least that decoding this run's tokens can take. bandwidth: bytes per second. kept: the dtype of
-        the cache, by default the model's."""
-        lengths, most = (run.prompt_lens, run.new_tokens), self.scheduler.max_batch_size
-        return workload_limit(self.model.network, *lengths, most, bandwidth, kept)
-
-
-def make_run(
-    before: EngineStats,
-    after: EngineStats,
-    completions: Sequence[Completion],
-    latency: LatencyMetrics,
-    seconds: float,
-) -> Run:
-    """A run from the engine's counters before and after it, its completions and their latency.
-
-    seconds: from the first arrival until the last token was handed out, so that the engine's own shares of
-        it, prefill and decoding, add up to no more.
-    """
-    counted = {
-        name: getattr(after.counters, name) - getattr(before.counters, name)
-        for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
-    }
-    return Run(
-        seconds=seconds,
-        append_paths=difference(before.append_paths, after.append_paths),
-        prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
-        new_tokens=tuple(len(c.token_ids) for c in completions),
-        latency=latency,
-        **counted,
-    )
+        after = engine.stats()
+        counted = {
+            name: getattr(after.counters, name) - getattr(before.counters, name)
+            for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
+        }
+        return Run(
+            # Until then, so that the engine's own shares of it, prefill and decoding, add up to no more.
+            seconds=ended - min(completion.timing.arrived for completion in completions),
+            append_paths=difference(before.append_paths, after.append_paths),
+            prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
+            new_tokens=tuple(len(c.token_ids) for c in completions),
+            latency=latency_metrics(completions),
+            **counted,
+        )
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -96,12 +96,12 @@ def test_a_small_model_is_asked_for_less_and_serves_all_of_it(name):
     assert made == sorted((len(r.prompt), r.params.max_new_tokens) for r in requests)
     lens, tokens = zip(*made, strict=True)
     limit = workload_limit(model.network, lens, tokens, 3, 1e9)
-    assert served.limit(run, 1e9).num_bytes == limit.num_bytes
+    assert served.limit(1e9, run=run).num_bytes == limit.num_bytes
 
 
 def test_requests_that_come_later_are_not_served_where_nothing_waits_for_them():
     model = small_model()
     requests = make_load("arrivals", asked(3, model.config, SamplingParams(4), rate=1000.0))
     served = Workload(model, requests, "cpu", cache=CacheConfig(4, prefix_cache=False))
-    with pytest.raises(OptionError, match="one after another are served by `streaming` and `loads` only"):
+    with pytest.raises(OptionError, match="one after another are served by `loads` only"):
         served.run(served.make_engine(LADDER["00"].options))

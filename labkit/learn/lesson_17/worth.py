@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
-from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, engine_for, table_of
+from labkit.bench.drafts import NGRAMS, TASKS, answer, engine_for, table_of
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
 from labkit.ladder import FINISHED
@@ -161,7 +161,7 @@ def show_dial() -> pd.DataFrame | None:
     that there is none, and return None."""
     records = list(load_all("drafts_dial").values())
     if not records:
-        print("No GPU's record is here yet; the command above makes one on yours.")
+        print("No record is here.")
         return None
     title = f"{records[0].model}, one request, {records[0].host.device}: what drafts gain"
     draw_curves(dial_curves(records[0]), "chance that a draft is right", "times as fast", title)

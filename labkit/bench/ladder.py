@@ -1,7 +1,4 @@
-"""ladder: runs all rungs on one workload in turn, compares each with the one below, and writes a record.
-
-A round runs every rung twice: 00 01 … 01 00.
-"""
+"""All rungs on one workload, in turn."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,25 +8,22 @@ from statistics import median
 import pandas as pd
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import (
+from labkit.bench.arguments import (
     RecordFlags,
     WorkloadFlags,
-    require_decoding,
     rounds_flag,
     rungs_flag,
     workload_of,
 )
-from labkit.bench.commands.flags import ByDevice, replaced_default
-from labkit.bench.commands.scheduler import run_sample
-from labkit.bench.commands.targets import own_target, write_own
 from labkit.bench.comparison import in_turn, run_fresh
+from labkit.bench.flags import ByDevice, replaced_default
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import ALIKE
-from labkit.bench.record import make_record
+from labkit.bench.record import make_record, own_target, write_own
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
 from labkit.results import RunsRecord
-from labkit.results.runs import total_paths
+from labkit.results.runs import RungRun, total_paths
 
 ON_A_CPU = (
     "On a CPU the model's arithmetic is most of a run, and few rungs change that, so expect *cannot tell* of "
@@ -38,7 +32,12 @@ ON_A_CPU = (
 
 
 @dataclass
-class Settings(RecordFlags, WorkloadFlags):
+class RunLadder(RecordFlags, WorkloadFlags):
+    """Run all rungs on one workload in turn, compare each with the one below, and write a record.
+
+    A round runs every rung twice: 00 01 … 01 00.
+    """
+
     load: str = replaced_default(WorkloadFlags, "load", ByDevice(ALIKE, "assistant"))
     num_requests: int = replaced_default(WorkloadFlags, "num_requests", ByDevice(16, 32))
     max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", ByDevice(64, 32))
@@ -46,28 +45,26 @@ class Settings(RecordFlags, WorkloadFlags):
     rungs: tuple[str, ...] = rungs_flag()
     rounds: int = rounds_flag(3)
 
-
-def run(args: Settings) -> None:
-    """Raises OptionError if nothing is decoded."""
-    require_decoding(args)
-    device = pick_device(args.device)
-    path = own_target(args, "ladder", device)
-    if device.type == "cpu":
-        print(ON_A_CPU)
-    workload = workload_of(args)
-    bandwidth = measure_bandwidth(workload.model.device)
-    measures = [partial(run_fresh, workload, LADDER[rung].options) for rung in args.rungs]
-    with tqdm(total=2 * args.rounds * len(measures), unit=" runs") as bar:
-        made = in_turn(measures, args.rounds, bar.update, args.mark_interrupted, warm_up=1)
-    print(
-        f"{workload.model}, {len(workload.requests)} requests, batches of {workload.scheduler.max_batch_size}"
-    )
-    by_rung = zip(args.rungs, made, strict=True)
-    samples = [run_sample(rung, workload, run, bandwidth.copy) for rung, runs in by_rung for run in runs]
-    record = make_record("ladder", workload.model.device, bandwidth, args.settings, samples)
-    print(ladder_table(record).to_string())
-    print(f"Limit at {bandwidth}")
-    write_own(record, path)
+    def run(self) -> None:
+        device = pick_device(self.device)
+        path = own_target(self, "ladder", device)
+        if device.type == "cpu":
+            print(ON_A_CPU)
+        workload = workload_of(self)
+        bandwidth = measure_bandwidth(workload.model.device)
+        measures = [partial(run_fresh, workload, LADDER[rung].options) for rung in self.rungs]
+        with tqdm(total=2 * self.rounds * len(measures), unit=" runs") as bar:
+            made = in_turn(measures, self.rounds, bar.update, self.mark_interrupted, warm_up=1)
+        print(f"{workload.model}, {self.num_requests} requests, batches of {self.max_batch_size}")
+        samples = [
+            RungRun(**vars(run), rung=rung, limit_seconds=workload.limit(bandwidth.copy, run=run).seconds)
+            for rung, runs in zip(self.rungs, made, strict=True)
+            for run in runs
+        ]
+        record = make_record("ladder", workload.model.device, bandwidth, self.settings, samples)
+        print(ladder_table(record).to_string())
+        print(f"Limit at {bandwidth}")
+        write_own(record, path)
 
 
 def ladder_table(record: RunsRecord) -> pd.DataFrame:

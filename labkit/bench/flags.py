@@ -1,4 +1,4 @@
-"""A command's flags as a dataclass: each field is a flag. And a parser whose errors are one line."""
+"""A command as a dataclass: each field is a flag. And a parser whose errors are one line."""
 
 import argparse
 import difflib
@@ -51,9 +51,16 @@ def replaced_default(flags: type["Flags"], name: str, default: Any) -> Any:
 
 @dataclass
 class Flags:
-    """What the flags of every command share. interrupted: whether Ctrl-C ended the measurement early."""
+    """What every command shares. Its docstring is its help: a line, and notes.
+
+    interrupted: whether Ctrl-C ended the measurement early.
+    """
 
     interrupted: bool = field(default=False, init=False)
+
+    def run(self) -> None:
+        """Measure, print, and write a record where one is asked for."""
+        raise NotImplementedError
 
     @classmethod
     def flags(cls) -> list[Field]:

@@ -1,12 +1,4 @@
-"""replicas: serves readers by one, two or more replicas behind one door, and says what each replica adds.
-
-Every number of replicas gets --requests for each of them, over HTTP, through Ray Serve and its ingress: twice
-the replicas serve twice the readers. Each policy routes the same loads; one replica needs none. Prompts are
-new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix cache. For --load
-shared-prefix take --prefixes, so many system prompts, and --within, or each is asked for again before it is
-there; other loads come all at once. Needs what `pip install labkit[cluster]` brings. The record of each load
-is written after every run.
-"""
+"""Several replicas behind one door, which readers ask over HTTP."""
 
 import os
 import time
@@ -18,10 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.bench.commands.arguments import BATCH, BATCH_LIST, COUNT, SECONDS, ServedFlags, names_of
-from labkit.bench.commands.flags import ByDevice, Kind, flag
-from labkit.bench.commands.http import said
-from labkit.bench.http import Readers, bodies_of
+from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, SECONDS, ServedFlags, names_of
+from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.http import Readers, bodies_of, said
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.record import make_record, write_record
@@ -46,7 +37,17 @@ ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their 
 
 
 @dataclass
-class Settings(ServedFlags):
+class ServeReplicas(ServedFlags):
+    """Serve readers by one, two or more replicas behind one door, and say what each replica adds.
+
+    Every number of replicas gets --requests for each of them, over HTTP, through Ray Serve and its ingress:
+    twice the replicas serve twice the readers. Each policy routes the same loads; one replica needs none.
+    Prompts are new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix
+    cache. For --load shared-prefix take --prefixes, so many system prompts, and --within, or each is asked
+    for again before it is there; other loads come all at once. Needs what `pip install labkit[cluster]`
+    brings. The record of each load is written after every run.
+    """
+
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
     policies: tuple[str, ...] = flag(
         ("prefix",),
@@ -76,62 +77,65 @@ class Settings(ServedFlags):
         one = len(self.load) == 1
         return self.json if one else self.json.with_stem(f"{self.json.stem}_{load.replace('-', '_')}")
 
+    def run(self) -> None:
+        """Raises OptionError without Ray, and StreamError if a reader is not served."""
+        if find_spec("ray") is None:
+            raise OptionError("this needs Ray: pip install -e '.[cluster]'")
+        from labkit.serve.ray_app import AppArgs
 
-def run(args: Settings) -> None:
-    """Raises OptionError without Ray, and StreamError if a reader is not served."""
-    if find_spec("ray") is None:
-        raise OptionError("this needs Ray: pip install -e '.[cluster]'")
-    from labkit.serve.ray_app import AppArgs
+        device, samples = pick_device(self.device), list[tuple[str, ReplicasRun]]()
+        bandwidth, config = measure_bandwidth(device), load_model(self.model).config
 
-    device, samples = pick_device(args.device), list[tuple[str, ReplicasRun]]()
-    bandwidth, config = measure_bandwidth(device), load_model(args.model).config
+        def about(load: str) -> dict[str, Any]:
+            return {"load": load, "within": self.within if load in BEGIN_ALIKE else 0.0}
 
-    def about(load: str) -> dict[str, Any]:
-        return {"load": load, "within": args.within if load in BEGIN_ALIKE else 0.0}
+        def record(load: str) -> Record:
+            runs = [ran for of, ran in samples if of == load]
+            return make_record("replicas", device, bandwidth, self.settings | about(load), runs)
 
-    def record(load: str) -> Record:
-        runs = [ran for of, ran in samples if of == load]
-        return make_record("replicas", device, bandwidth, args.settings | about(load), runs)
+        def requests(load: str, replicas: int, seed: int) -> tuple[Request, ...]:
+            params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
+            alike = (Request((), params),) * (replicas * self.requests)
+            made = mixed(load, self.prefixes, Asked(alike, config, seed))
+            if (longest := max(len(r.prompt) + r.params.max_new_tokens for r in made)) > config.max_positions:
+                raise OptionError(
+                    f"load {load} has texts of {longest} tokens: take a smaller --max-new-tokens"
+                )
+            return made
 
-    def requests(load: str, replicas: int, seed: int) -> tuple[Request, ...]:
-        params = SamplingParams(args.max_new_tokens, stop_on_eos=False)
-        alike = (Request((), params),) * (replicas * args.requests)
-        made = mixed(load, args.prefixes, Asked(alike, config, seed))
-        if (longest := max(len(r.prompt) + r.params.max_new_tokens for r in made)) > config.max_positions:
-            raise OptionError(f"load {load} has texts of {longest} tokens: take a smaller --max-new-tokens")
-        return made
-
-    app = AppArgs(
-        model=args.model,
-        rung=args.rung,
-        served_model_name="replicas",
-        max_batch_size=args.max_batch_size,
-        gpus=1 if device.type == "cuda" else 0,
-        ingresses=args.ingresses,
-        max_ongoing_requests=max(args.replicas) * args.requests,
-        max_queued_requests=-1,
-    )
-    with (
-        Readers(args.clients) as readers,
-        Cluster(args.port, args.ingresses, max(args.replicas)) as cluster,
-        args.until_interrupted(samples),
-    ):
-        for replicas in args.replicas:
-            for policy in args.policies if replicas > 1 else args.policies[:1]:
-                said(f"replicas: {replicas}, {policy}: the application starts")
-                its_args = app.model_copy(update={"replicas": replicas, "policy": policy})
-                with cluster.serving(its_args) as door:
-                    for load, number in product(args.load, range(-1, args.rounds)):
-                        ran = door.run(readers, requests(load, replicas, number + 1), about(load)["within"])
-                        said(f"{load}: {in_words(ran)}")
-                        if number < 0:  # to warm up
-                            continue
-                        samples.append((load, ran))
-                        if args.json:
-                            write_record(record(load), args.target(load))
-    for load in dict.fromkeys(load for load, _ in samples):
-        print(f"{args.model}, rung {args.rung}, {load}; times in milliseconds")
-        print(record(load).table().to_string())
+        app = AppArgs(
+            model=self.model,
+            rung=self.rung,
+            served_model_name="replicas",
+            max_batch_size=self.max_batch_size,
+            gpus=1 if device.type == "cuda" else 0,
+            ingresses=self.ingresses,
+            max_ongoing_requests=max(self.replicas) * self.requests,
+            max_queued_requests=-1,
+        )
+        with (
+            Readers(self.clients) as readers,
+            Cluster(self.port, self.ingresses, max(self.replicas)) as cluster,
+            self.until_interrupted(samples),
+        ):
+            for replicas in self.replicas:
+                for policy in self.policies if replicas > 1 else self.policies[:1]:
+                    said(f"replicas: {replicas}, {policy}: the application starts")
+                    its_args = app.model_copy(update={"replicas": replicas, "policy": policy})
+                    with cluster.serving(its_args) as door:
+                        for load, number in product(self.load, range(-1, self.rounds)):
+                            ran = door.run(
+                                readers, requests(load, replicas, number + 1), about(load)["within"]
+                            )
+                            said(f"{load}: {in_words(ran)}")
+                            if number < 0:  # to warm up
+                                continue
+                            samples.append((load, ran))
+                            if self.json:
+                                write_record(record(load), self.target(load))
+        for load in dict.fromkeys(load for load, _ in samples):
+            print(f"{self.model}, rung {self.rung}, {load}; times in milliseconds")
+            print(record(load).table().to_string())
 
 
 def in_words(run: ReplicasRun) -> str:

@@ -4,29 +4,17 @@ import pytest
 from bench_commands import SMALL
 
 from labkit import LADDER
-from labkit.bench.commands.sampling import MANNERS
 from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
-PATHS = ("indexed", "generic", "full_batch", "identity_pos")
 ON_CPU = "--model data/tiny-gpt2 --device cpu"
 # The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
 RUNS = {
-    "attention": (
-        *("--device cpu --batch-sizes 1,2 --contexts 3,70 --repeats 2", "% of copy"),
-        ("batch_size", "context_len", "seconds", "num_bytes"),  # keys and values of GPT-2's heads, in float32
-        [(b, t, 2, 2 * b * t * 12 * 64 * 4) for b in (1, 2) for t in (3, 70)],
-    ),
     "host-time": (
         *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "00 step"),
         ("rung", "batch_size", "step_seconds"),
         [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
-    ),
-    "kv-append": (
-        *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (µs)"),
-        ("batch_size", "path", "device_seconds", "host_seconds", "num_bytes"),  # read and written
-        [(b, path, 2, 2, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
     ),
     "ladder": (
         *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
@@ -35,12 +23,6 @@ RUNS = {
     "profile": (
         *(f"{ON_CPU} --rung 00 --batch-sizes 1,2 --context 8 --steps 2", "of the limit"),
         *(("batch_size", "append_paths"), [(1, {"in_place": 12}), (2, {"in_place": 24})]),
-    ),
-    "sampling": (
-        "--model random:small --device cpu --num-requests 3 --max-batch-size 2 --max-new-tokens 3 --rounds 1",
-        "too few rounds for a verdict",
-        ("manner", "rung", "tokens", "equal_requests", "decode_steps"),  # two batches of two steps
-        [(manner, rung, 9, 3, 4) for manner in MANNERS for rung in ("11", "11", "12", "12")],
     ),
 }
 

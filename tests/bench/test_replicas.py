@@ -10,9 +10,9 @@ import pytest
 from bench_commands import refusal
 
 from labkit import SamplingParams
-from labkit.bench.commands import replicas
-from labkit.bench.commands.replicas import mixed
+from labkit.bench import replicas
 from labkit.bench.loads import Asked, make_load
+from labkit.bench.replicas import mixed
 from labkit.bench.workload import Request
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results.files import load_file
