@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from statistics import median
 
-import pandas as pd
 from tqdm import tqdm
 
 from labkit.bench.arguments import (
@@ -22,8 +19,7 @@ from labkit.bench.loads import ALIKE
 from labkit.bench.record import make_record, own_target, write_own
 from labkit.engine.device import pick_device
 from labkit.ladder import LADDER
-from labkit.results import RunsRecord
-from labkit.results.runs import RungRun, total_paths
+from labkit.results.runs import RungRun
 
 ON_A_CPU = (
     "On a CPU the model's arithmetic is most of a run, and few rungs change that, so expect *cannot tell* of "
@@ -62,28 +58,6 @@ class RunLadder(RecordFlags, WorkloadFlags):
             for run in runs
         ]
         record = make_record("ladder", workload.model.device, bandwidth, self.settings, samples)
-        print(ladder_table(record).to_string())
+        print(record.table(whole_runs=self.load != ALIKE).to_string())
         print(f"Limit at {bandwidth}")
         write_own(record, path)
-
-
-def ladder_table(record: RunsRecord) -> pd.DataFrame:
-    """A row per rung: its rate, and the comparison with the rung before it. Where requests are alike, that is
-    of decoding, with the share of its limit; on any other load, where prompts matter, of whole runs."""
-    is_alike = record.settings["load"] == ALIKE
-    compare = record.comparison if is_alike else record.whole_run_comparison
-    rates = record.rates if is_alike else record.throughputs
-    rows = {
-        rung: {
-            "title": LADDER[rung].title,
-            "decode tokens/s" if is_alike else "tokens/s": f"{median(made):,.0f}",
-            **({"% of limit": f"{100 * record.share_of_limit(rung):.1f}"} if is_alike else {}),
-            "against the rung before": "",
-            "append paths": total_paths(record.runs_of(rung)),
-        }
-        for rung, made in rates.items()
-    }
-    for below, rung in pairwise(rates):
-        step = compare(below, rung)
-        rows[rung]["against the rung before"] = f"x{step.speedup:.3f} {step.interval} {step.verdict}"
-    return pd.DataFrame.from_dict(rows, orient="index")

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record
+from labkit.results.kernel_times import median_us
+from labkit.results.record import Record, table_of
 
 
 @dataclass(frozen=True)
@@ -28,29 +29,27 @@ class HostTime:
     @property
     def step_us(self) -> float:
         """Microseconds per step, the median."""
-        return 1e6 * float(np.median(self.step_seconds))
+        return median_us(self.step_seconds)
 
     @property
     def tables_us(self) -> float:
         """Microseconds per step of making block tables, or of updating the device's slots: the median."""
-        return 1e6 * float(np.median(self.tables_seconds))
+        return median_us(self.tables_seconds)
 
     @property
     def append_us(self) -> float:
         """Microseconds per step of storing keys and values, or of making room for them: the median."""
-        return 1e6 * float(np.median(self.append_seconds))
+        return median_us(self.append_seconds)
 
     @property
     def rest_us(self) -> float:
         """Microseconds per step that are neither tables nor append, the median."""
-        step, tables, append = map(np.array, (self.step_seconds, self.tables_seconds, self.append_seconds))
-        return 1e6 * float(np.median(step - tables - append))
+        return median_us(np.subtract(self.step_seconds, self.tables_seconds) - self.append_seconds)
 
     @property
     def layer_us(self) -> float:
         """Microseconds of tables and append per layer and step, the median."""
-        per_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
-        return 1e6 * float(np.median(per_layer))
+        return median_us(np.add(self.tables_seconds, self.append_seconds) / self.num_layers)
 
     def with_steps_of(self, other: "HostTime") -> "HostTime":
         """Host times with the steps of both: `other` is a run of the same batch size."""
@@ -114,4 +113,4 @@ class HostTimeRecord(Record):
             rung: {f"B = {t.batch_size}": round(t.step_us) for t in times if t.batch_size in batch_sizes}
             for rung, times in self.times.items()
         }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+        return table_of(rows, "rung")

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,13 @@ class LoadsRecord(Record):
     @property
     def loads(self) -> list[str]:
         """The loads, by name, in the order of the record."""
-        return list(dict.fromkeys(sample.load for sample in self.samples))
+        return self.distinct("load")
 
     @property
     def engines(self) -> list[str]:
         """The engines that ran a load or were meant to, by name; labkit's rungs first."""
-        ran = [sample.engine for sample in self.samples]
-        return list(dict.fromkeys([*ran, *(name for load in self.loads for name in self.left_out(load))]))
+        left_out = (name for load in self.loads for name in self.left_out(load))
+        return list(dict.fromkeys([*self.distinct("engine"), *left_out]))
 
     def left_out(self, load: str) -> Mapping[str, str]:
         """Engines that did not run a load, by name, with the reason."""
@@ -75,7 +74,7 @@ class LoadsRecord(Record):
         """Tokens per second of whole runs by the wall clock, the median; None if the engine was left out."""
         if engine in self.left_out(load):
             return None
-        return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
+        return self.median("tokens_per_second", load=load, engine=engine)
 
     def limit_of(self, load: str) -> LoadLimit:
         """What the load asks at least."""
@@ -107,7 +106,7 @@ class LoadsRecord(Record):
         rows["limit: bytes and arithmetic"] = row(self.limit_rate)
         if self.chain_seconds is not None:
             rows[f"limit: a chain of {self.kernels} kernels a step"] = row(self.floor_rate)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+        return table_of(rows, "engine")
 
     def latency_table(self) -> pd.DataFrame:
         """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
@@ -124,4 +123,4 @@ class LoadsRecord(Record):
                 for name, values in felt.items()
                 for p in (50, 99)
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+        return table_of(rows, "engine")

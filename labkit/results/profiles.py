@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from labkit.errors import RecordError
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 
 class Span(NamedTuple):
@@ -180,4 +180,4 @@ class DeviceTimeRecord(Record):
             for (rung, size), step in self.steps.items()
             if size == batch_size
         }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+        return table_of(rows, "rung")

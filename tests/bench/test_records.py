@@ -17,7 +17,7 @@ RUNS = {
         [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
     ),
     "ladder": (
-        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
+        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", "decode tokens/s"),
         *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
     ),
     "profile": (
@@ -39,8 +39,8 @@ def test_a_command_prints_a_table_and_writes_a_record(recorded, capsys, command)
 
 def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(recorded, capsys):
     made = recorded("ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1")
-    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "against the rung before" in line)
-    assert head.split()[:2] == ["title", "tokens/s"]  # and not decode tokens/s
+    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "over the rung below" in line)
+    assert head.split()[:2] == ["tokens/s", "over"]  # and not decode tokens/s
     record = record_of(made, "out")
     asked = ("load", "num_requests", "max_new_tokens", "max_batch_size")
     assert [record.settings[name] for name in asked] == ["assistant", 3, 32, 16]

@@ -203,7 +203,10 @@ class RunPeers(RecordFlags, WorkloadFlags):
             for made in runs
         ]
         record = make_record("peers", workload.model.device, bandwidth, settings, samples)
-        print(record.table().join(record.comparison_table(f"labkit {self.rungs[-1]}")).to_string())
+        print(record.table().to_string())
+        for name in record.engines:
+            equal = f"same tokens in {record.same_tokens(name)} of {self.num_requests} requests"
+            print(f"{record.comparison(name, f'labkit {self.rungs[-1]}')}\n  {equal}")
         print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth}")
         for name, reason in ran.left_out.items():
             print(f"Left out: {name} ({reason})")

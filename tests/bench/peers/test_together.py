@@ -48,7 +48,7 @@ def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
     line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
     record = recorded(f"{line} --prompt-repeats 1,4")
     said = capsys.readouterr().out
-    assert "labkit 10 is" in said and "Limit of decode" in said
+    assert "labkit 05 -> labkit 10: x" in said and "Limit of decode" in said
     assert f"Left out: {together.COMPILED} (its requests have" in said
     assert record["kind"] == "peers" and len(record["samples"]) == 2 * 6
     assert record["settings"]["left_out"] == {
