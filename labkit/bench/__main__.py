@@ -10,7 +10,6 @@ from labkit.bench.cost_cards import CountCards
 from labkit.bench.drafts import CompareDrafts
 from labkit.bench.five_loads import RunLoads
 from labkit.bench.flags import Flags, Parser
-from labkit.bench.fleet import SimulateFleets
 from labkit.bench.host_time import TimeHost
 from labkit.bench.http import ServeReaders
 from labkit.bench.ladder import RunLadder
@@ -34,7 +33,6 @@ COMMANDS: dict[str, type[Flags]] = {
     "http": ServeReaders,
     "ranks": RunRanks,
     "replicas": ServeReplicas,
-    "fleet": SimulateFleets,
     "drafts": CompareDrafts,
     "tune": Tune,
 }
