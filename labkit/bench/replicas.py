@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, SECONDS, ServedFlags, names_of
 from labkit.bench.flags import ByDevice, Kind, flag
@@ -23,7 +21,6 @@ from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
 from labkit.model import load_model
 from labkit.results.http import ReplicasRun
-from labkit.results.record import Record
 from labkit.serve.affinity import POLICIES
 
 if TYPE_CHECKING:  # it needs Ray, an extra
@@ -32,8 +29,7 @@ if TYPE_CHECKING:  # it needs Ray, an extra
 
 HOST, NAME = "127.0.0.1", "labkit"
 UNTIL_TOLD = 0.5  # seconds after which a replica's engine has told its state
-BEGIN_ALIKE = ("shared-prefix", "assistant")
-ASKED = ("ragged", "prompt-heavy", *BEGIN_ALIKE)  # loads with prompts of their own
+ASKED = ("ragged", "prompt-heavy", "shared-prefix", "assistant")  # loads with prompts of their own
 
 
 @dataclass
@@ -44,8 +40,8 @@ class ServeReplicas(ServedFlags):
     twice the replicas serve twice the readers. Each policy routes the same loads; one replica needs none.
     Prompts are new in each run. *Tokens reused* are those of all prompts that a replica found in its prefix
     cache. For --load shared-prefix take --prefixes, so many system prompts, and --within, or each is asked
-    for again before it is there; other loads come all at once. Needs what `pip install labkit[cluster]`
-    brings. The record of each load is written after every run.
+    for again before it is there. Needs what `pip install labkit[cluster]` brings. The record is written after
+    every run.
     """
 
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
@@ -54,16 +50,14 @@ class ServeReplicas(ServedFlags):
         f"requests are routed so, in turn: {', '.join(POLICIES)}",
         Kind(names_of(POLICIES), "POLICY,..."),
     )
-    load: tuple[str, ...] = flag(
-        ("ragged",), f"requests are so, in turn: {', '.join(ASKED)}", Kind(names_of(ASKED), "LOAD,...")
-    )
+    load: str = flag("ragged", "requests are so", choices=ASKED)
     prefixes: int = flag(1, "this many loads, each of another seed, are mixed", COUNT)
     requests: int = flag(ByDevice(512, 16), "each replica gets this many requests on average", COUNT)
     max_new_tokens: int = flag(ByDevice(200, 32), "a request makes at most this many tokens", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "each replica decodes at most this many together", BATCH)
     within: float = flag(
         0.0,
-        "where prompts begin alike, readers ask one by one in this time (default: %(default)s, at once)",
+        "readers ask one by one in this time (default: %(default)s, all at once)",
         SECONDS,
     )
     ingresses: int = flag(1, "the requests of all readers go through this many", COUNT)
@@ -71,38 +65,15 @@ class ServeReplicas(ServedFlags):
     rounds: int = flag(3, "each application serves this many runs", COUNT)
     port: int = flag(8123, "Ray's proxy listens here", COUNT)
 
-    def target(self, load: str) -> Path:
-        """The file of a load's record: --json, which of several loads gets the load's name, too."""
-        assert self.json is not None
-        one = len(self.load) == 1
-        return self.json if one else self.json.with_stem(f"{self.json.stem}_{load.replace('-', '_')}")
-
     def run(self) -> None:
         """Raises OptionError without Ray, and StreamError if a reader is not served."""
         if find_spec("ray") is None:
             raise OptionError("this needs Ray: pip install -e '.[cluster]'")
         from labkit.serve.ray_app import AppArgs
 
-        device, samples = pick_device(self.device), list[tuple[str, ReplicasRun]]()
+        device, samples = pick_device(self.device), list[ReplicasRun]()
         bandwidth, config = measure_bandwidth(device), load_model(self.model).config
-
-        def about(load: str) -> dict[str, Any]:
-            return {"load": load, "within": self.within if load in BEGIN_ALIKE else 0.0}
-
-        def record(load: str) -> Record:
-            runs = [ran for of, ran in samples if of == load]
-            return make_record("replicas", device, bandwidth, self.settings | about(load), runs)
-
-        def requests(load: str, replicas: int, seed: int) -> tuple[Request, ...]:
-            params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
-            alike = (Request((), params),) * (replicas * self.requests)
-            made = mixed(load, self.prefixes, Asked(alike, config, seed))
-            if (longest := max(len(r.prompt) + r.params.max_new_tokens for r in made)) > config.max_positions:
-                raise OptionError(
-                    f"load {load} has texts of {longest} tokens: take a smaller --max-new-tokens"
-                )
-            return made
-
+        params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
         app = AppArgs(
             model=self.model,
             rung=self.rung,
@@ -115,27 +86,25 @@ class ServeReplicas(ServedFlags):
         )
         with (
             Readers(self.clients) as readers,
-            Cluster(self.port, self.ingresses, max(self.replicas)) as cluster,
+            cluster(self.port, self.ingresses, max(self.replicas)),
             self.until_interrupted(samples),
         ):
             for replicas in self.replicas:
+                alike = (Request((), params),) * (replicas * self.requests)
                 for policy in self.policies if replicas > 1 else self.policies[:1]:
                     said(f"replicas: {replicas}, {policy}: the application starts")
                     its_args = app.model_copy(update={"replicas": replicas, "policy": policy})
-                    with cluster.serving(its_args) as door:
-                        for load, number in product(self.load, range(-1, self.rounds)):
-                            ran = door.run(
-                                readers, requests(load, replicas, number + 1), about(load)["within"]
-                            )
-                            said(f"{load}: {in_words(ran)}")
-                            if number < 0:  # to warm up
-                                continue
-                            samples.append((load, ran))
-                            if self.json:
-                                write_record(record(load), self.target(load))
-        for load in dict.fromkeys(load for load, _ in samples):
-            print(f"{self.model}, rung {self.rung}, {load}; times in milliseconds")
-            print(record(load).table().to_string())
+                    with serving(its_args, self.port) as door:
+                        for number in range(self.rounds + 1):  # the first, to warm up, is not kept
+                            requests = mixed(self.load, self.prefixes, Asked(alike, config, number))
+                            ran = door.run(readers, requests, self.within)
+                            said(in_words(ran))
+                            samples += [ran] if number else []
+                            record = make_record("replicas", device, bandwidth, self.settings, samples)
+                            if self.json and samples:
+                                write_record(record, self.json)
+        print(f"{self.model}, rung {self.rung}, {self.load}; times in milliseconds")
+        print(record.table().to_string())
 
 
 def in_words(run: ReplicasRun) -> str:
@@ -159,43 +128,41 @@ def mixed(load: str, prefixes: int, asked: Asked) -> tuple[Request, ...]:
     return tuple(requests)
 
 
-class Cluster:
-    """A Ray of this machine with a port, which serves one application after another. Use a `with` block.
+@contextmanager
+def cluster(port: int, ingresses: int, most_replicas: int) -> Iterator[None]:
+    """A Ray of this machine whose applications answer at the port, while the block lasts.
 
     ingresses: of the applications. Ray's own proxy carries little more than one, so before several stands
     HAProxy, which Ray brings.
     """
+    if ingresses > 1:
+        os.environ["RAY_SERVE_ENABLE_HA_PROXY"] = "1"  # which is read when Ray is imported
+        os.environ["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] = "1"  # nobody waits for an answer
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+    from ray import serve
 
-    def __init__(self, port: int, ingresses: int, most_replicas: int) -> None:
-        self.port = port
-        if ingresses > 1:
-            os.environ["RAY_SERVE_ENABLE_HA_PROXY"] = "1"  # which is read when Ray is imported
-            os.environ["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] = "1"  # nobody waits for an answer
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        import ray
-        from ray import serve
-
-        self._ray, self._serve = ray, serve
-        cores = max(os.cpu_count() or 1, most_replicas)  # Ray counts them only
-        ray.init(_node_ip_address=HOST, num_cpus=cores, include_dashboard=False, log_to_driver=False)
+    cores = max(os.cpu_count() or 1, most_replicas)  # Ray counts them only
+    ray.init(_node_ip_address=HOST, num_cpus=cores, include_dashboard=False, log_to_driver=False)
+    try:
         serve.start(http_options={"host": HOST, "port": port})
+        yield
+    finally:
+        ray.shutdown()
 
-    @contextmanager
-    def serving(self, args: "AppArgs") -> Iterator["Door"]:
-        """An application while the block lasts."""
-        from labkit.serve.ray_app import build
 
-        self._serve.run(build(args), name=NAME)
-        try:
-            yield Door(self.port, args, self._serve.get_deployment_handle("Replica", NAME))
-        finally:
-            self._serve.delete(NAME)
+@contextmanager
+def serving(args: "AppArgs", port: int) -> Iterator["Door"]:
+    """An application while the block lasts."""
+    from ray import serve
 
-    def __enter__(self) -> "Cluster":
-        return self
+    from labkit.serve.ray_app import build
 
-    def __exit__(self, *error: object) -> None:
-        self._ray.shutdown()
+    serve.run(build(args), name=NAME)
+    try:
+        yield Door(port, args, serve.get_deployment_handle("Replica", NAME))
+    finally:
+        serve.delete(NAME)
 
 
 class Door:

@@ -1,10 +1,7 @@
 """All peers on one workload, in turn; and the command that compares them."""
 
 import gc
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -41,7 +38,6 @@ PEERS = {  # by the names of --others
     "continuous": CONTINUOUS,
     "loop": COMPILED,
 }
-WARM_UP_SECONDS = 90  # in which a peer compiles, captures and runs twice
 
 
 @dataclass(frozen=True)
@@ -70,9 +66,8 @@ def run_peers(
     """Run the workload through labkit at these rungs and through other engines, in turn.
 
     Each has its warm-up first: compiling and capturing are no part of a run. A peer that cannot serve the
-    workload, that fails there or takes more than WARM_UP_SECONDS is left out, with its reason; a rung that
-    fails raises. progress: called after each run, warm-ups too. others: of PEERS.
-    interrupted: as `in_turn` has it.
+    workload or fails there is left out, with its reason; a rung that fails raises. progress: called after
+    each run, warm-ups too. others: of PEERS. interrupted: as `in_turn` has it.
     """
     device = pick_device(workload.device)
     workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
@@ -114,43 +109,15 @@ def run_peers(
 def warmed_up(make: Callable[[], Peer]) -> Peer | str:
     """A peer that has run twice, or why there is none, in a sentence."""
     try:
-        with time_limit(WARM_UP_SECONDS):
-            peer = make()
-            peer()
-            peer()  # a compiled forward may be compiled again, or captured, at its second call
+        peer = make()
+        peer()
+        peer()  # a compiled forward may be compiled again, or captured, at its second call
     except CannotServeError as error:
         return str(error)
-    except (Exception, TookTooLongError) as error:  # whatever someone else's engine raises
+    except Exception as error:  # whatever someone else's engine raises
         said = str(error).strip() or "no message"
         return f"{type(error).__name__}: {said.splitlines()[0][:200]}"
     return peer
-
-
-class TookTooLongError(BaseException):
-    """The time of a `time_limit` is over. No `Exception`, which code on the way up might take for its own."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Inside the block, TookTooLongError is raised after so many seconds of wall clock.
-
-    There is no limit where the system has no alarm (Windows) or outside of the main thread. Code that is not
-    Python's is interrupted when it returns.
-    """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def over(*_: object) -> None:
-        raise TookTooLongError(f"it took more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass

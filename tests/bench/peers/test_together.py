@@ -1,9 +1,5 @@
 """All peers on one workload, and what is said of one that cannot run."""
 
-import signal
-import time
-from contextlib import suppress
-
 import pytest
 from peer_workloads import LEVEL, workload
 
@@ -28,20 +24,6 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
     assert ran.left_out[together.STATIC] == "RuntimeError: no static cache today"
     assert list(ran.runs) == ["labkit 00", together.DYNAMIC]
     assert ran.equal_requests(ran.runs[together.DYNAMIC][0]) == 0
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarm")
-def test_a_peer_that_does_not_get_ready_is_left_out(monkeypatch):
-    def endless():
-        while True:
-            with suppress(Exception):  # as a library does that goes on after every error
-                time.sleep(10)
-
-    monkeypatch.setattr(together, "WARM_UP_SECONDS", 0.1)
-    before = signal.getsignal(signal.SIGALRM)
-    assert together.warmed_up(endless) == "TookTooLongError: it took more than 0.1 s"
-    assert together.warmed_up(lambda: lambda: 1 / 0) == "ZeroDivisionError: division by zero"
-    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
