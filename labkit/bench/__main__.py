@@ -14,7 +14,6 @@ from labkit.bench.host_time import TimeHost
 from labkit.bench.http import ServeReaders
 from labkit.bench.ladder import RunLadder
 from labkit.bench.peers.together import RunPeers
-from labkit.bench.profile import Profile
 from labkit.bench.ranks import RunRanks
 from labkit.bench.replicas import ServeReplicas
 from labkit.bench.tune import Tune
@@ -23,7 +22,6 @@ from labkit.errors import LabkitError
 from labkit.threads import use_one_thread
 
 COMMANDS: dict[str, type[Flags]] = {
-    "profile": Profile,
     "cost-card": CountCards,
     "host-time": TimeHost,
     "compare": Compare,

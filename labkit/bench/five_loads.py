@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tqdm import tqdm
 
@@ -18,7 +18,7 @@ from labkit.bench.arguments import (
     rungs_flag,
 )
 from labkit.bench.flags import ByDevice, flag
-from labkit.bench.limit import chain_seconds, forward_flops, least_steps, matmul_rate, measure_bandwidth
+from labkit.bench.limit import forward_flops, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, peer_versions, run_peers
 from labkit.bench.record import make_record, own_target, write_own, write_record
@@ -27,8 +27,7 @@ from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
 from labkit.model import LanguageModel, ModelConfig
-from labkit.results.kernels import kernels_per_step
-from labkit.results.loads import LoadLimit, LoadRun, LoadsRecord
+from labkit.results.loads import LoadRun, LoadsRecord
 
 RUNGS = ("05", "08", "09", "10")
 LOADS = ("sampled", "ragged", "prompt-heavy", "arrivals", "shared-prefix")
@@ -43,9 +42,8 @@ class RunLoads(RecordFlags, ModelFlags):
     another, and prompts that begin alike. Throughput is by the wall clock, from token ids to token ids,
     prompts included. Where requests arrive one after another, TTFT and ITL are shown too: labkit's as its
     clients get the tokens, the others' as their own thread gets them. The limit counts the bytes of decoding
-    at the bandwidth of a copy and the arithmetic of the prompts at the rate of a large product; on a GPU
-    there is a second limit, of as many dependent kernels as a step of rung 10 has. An engine that cannot
-    serve a load is named, with the reason.
+    at the bandwidth of a copy and the arithmetic of the prompts at the rate of a large product. An engine
+    that cannot serve a load is named, with the reason.
     """
 
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
@@ -61,12 +59,7 @@ class RunLoads(RecordFlags, ModelFlags):
         path = own_target(self, "loads", device)
         model = model_of(self)
         workloads = {name: load_workload(name, model, self) for name in LOADS}
-        kernels = kernels_per_step(model.config.num_layers) if device.type == "cuda" else None
-        measured = {
-            "matmul_rate": matmul_rate(device, model.dtype),
-            "kernels": kernels,
-            "chain_seconds": chain_seconds(device, kernels) if kernels else None,
-        }
+        measured = {"matmul_rate": matmul_rate(device, model.dtype)}
         bandwidth, versions = measure_bandwidth(device), peer_versions()
         samples, left_out, limits = [], {}, {}
 
@@ -79,7 +72,7 @@ class RunLoads(RecordFlags, ModelFlags):
                 started = time.perf_counter()
                 with tqdm(desc=name, unit=" runs") as bar:
                     ran = run_peers(workload, self.rungs, self.rounds, bar.update, OTHERS)
-                left_out[name], limits[name] = ran.left_out, asdict(limit_of(workload))
+                left_out[name], limits[name] = ran.left_out, limit_of(workload)
                 is_greedy = all(request.params.is_greedy for request in workload.requests)
                 samples += [
                     LoadRun(
@@ -99,10 +92,7 @@ class RunLoads(RecordFlags, ModelFlags):
         record = record_of()
         print(f"{model}, {self.num_requests} requests, tokens per second by the wall clock")
         print(record.table().to_string())
-        chain = "no limit by a chain of kernels: a CPU runs none"
-        if record.chain_seconds is not None:
-            chain = f"a chain of {record.kernels} empty kernels takes {1e6 * record.chain_seconds:.0f} µs"
-        print(f"Memory: {bandwidth}; {chain}")
+        print(f"Memory: {bandwidth}")
         print(f"Arrivals, {self.rate:g} per second:\n{record.latency_table().to_string()}")
         for name, reasons in left_out.items():
             for engine, reason in reasons.items():
@@ -134,15 +124,14 @@ def load_workload(name: str, model: LanguageModel, args: RunLoads) -> Workload:
     return workload
 
 
-def limit_of(workload: Workload) -> LoadLimit:
-    decode = workload.limit(bandwidth=1.0)
-    return LoadLimit(
-        tokens=sum(workload.max_new_tokens),
-        num_bytes=decode.num_bytes,
-        steps=least_steps(workload.max_new_tokens, workload.scheduler.max_batch_size),
-        prompt_flops=prompt_flops(workload.model.config, workload.prompt_ids()),
-        last_arrival=max(request.arrives_at for request in workload.requests),
-    )
+def limit_of(workload: Workload) -> dict[str, float]:
+    """What a load asks at least, as a `LoadsRecord` has it."""
+    return {
+        "tokens": sum(workload.max_new_tokens),
+        "num_bytes": workload.limit(bandwidth=1.0).num_bytes,
+        "prompt_flops": prompt_flops(workload.model.config, workload.prompt_ids()),
+        "last_arrival": max(request.arrives_at for request in workload.requests),
+    }
 
 
 def prompt_flops(config: ModelConfig, prompts: Sequence[Sequence[int]]) -> float:

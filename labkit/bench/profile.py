@@ -1,27 +1,19 @@
-"""Where the time of a decode step goes, from the torch profiler; and the command that shows it."""
+"""Where the time of a decode step goes, from the torch profiler."""
 
 import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from tqdm import tqdm
 
-from labkit.bench.arguments import COUNT, LENGTH, ModelFlags, RungFlag, batch_sizes_flag, model_of
-from labkit.bench.flags import ByDevice, flag
-from labkit.bench.limit import decode_limit, measure_bandwidth, synchronize, time_decode_steps
-from labkit.bench.record import record_if_asked
-from labkit.bench.workload import difference
-from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
-from labkit.ladder import LADDER
+from labkit.bench.limit import synchronize
+from labkit.engine import InferenceEngine
 from labkit.results.kernels import qualified_name
-from labkit.results.profiles import ProfiledStep, Span, StepProfile, durations
-from labkit.watch import steady_decode
+from labkit.results.profiles import Span, StepProfile
 
 # torch 2.13's profiler announces its start and stop on stderr, in the middle of a notebook.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -77,47 +69,3 @@ def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         return json.loads(path.read_text())["traceEvents"]
-
-
-@dataclass
-class Profile(ModelFlags, RungFlag):
-    """Show where a decode step's time goes, and how far the step is from the limit."""
-
-    batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 8, 64), (1, 4, 16)))
-    context: int = flag(256, "each prompt has this many tokens", LENGTH)
-    steps: int = flag(30, "this many decode steps are timed for each batch size", COUNT)
-
-    def run(self) -> None:
-        engine = InferenceEngine(
-            model_of(self),
-            LADDER[self.rung].options,
-            device=self.device,
-            cache=CacheConfig(prefix_cache=False),
-            scheduler=SchedulerConfig(
-                max_batch_size=max(self.batch_sizes), prefill_max_batch_size=max(self.batch_sizes)
-            ),
-        )
-        bandwidth = measure_bandwidth(engine.device)
-        samples: list[ProfiledStep] = []
-        with self.until_interrupted(samples):
-            for batch_size in tqdm(self.batch_sizes, desc="batch sizes"):
-                prompts = [[i % engine.model.config.vocab_size for i in range(self.context)]] * batch_size
-                with steady_decode(engine, prompts):
-                    paths_before = engine.stats().append_paths
-                    context_lens = [s.num_tokens + self.steps // 2 for s in engine.scheduler.running.values()]
-                    step_seconds = time_decode_steps(engine, self.steps)
-                    append_paths = difference(paths_before, engine.stats().append_paths)
-                    profiled = profile_decode_step(engine)
-                limit = decode_limit(engine.model.network, context_lens, bandwidth.copy).seconds
-                timed = tuple(step_seconds), append_paths, limit, profiled
-                samples.append(ProfiledStep(self.rung, batch_size, *timed))
-        print(f"{engine.model}, rung {self.rung}, context {self.context}, {bandwidth}")
-        for sample in samples:
-            step, limit = sample.median_seconds, sample.limit_seconds
-            print(
-                f"\nB = {sample.batch_size}: step {1e3 * step:.2f} ms, {100 * limit / step:.1f} % "
-                f"of the limit ({1e3 * limit:.3f} ms), {sample.batch_size / step:,.0f} tokens/s"
-            )
-            for name, us in durations(sample.profile.ranges).items():
-                print(f"  {name:<50} {100 * us / sample.profile.duration:5.1f} % of the profiled step")
-        record_if_asked(self, "profile", engine.device, samples, bandwidth)

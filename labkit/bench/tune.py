@@ -128,7 +128,11 @@ def num_copies(weight: Tensor) -> int:
 
 
 class GpuTileBench:
-    """Compiles, checks and times tiles on a GPU: a `TileBench`."""
+    """Compiles, checks and times tiles on a GPU.
+
+    room: bytes of shared memory that a program can have. element_size: bytes of an input. has_rings: whether
+    a TMA can bring the inputs.
+    """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -171,7 +175,7 @@ class GpuTileBench:
     def measure(self, case: Case, tile: Tile) -> Measure:
         """A function that times launches with all copies of the weights in turn, from a CUDA graph."""
         calls = self._calls(case, tile)
-        launch = launcher(calls, self.device, rounds=1)
+        launch = launcher(calls, self.device)
         launch()
         return lambda: median(timed(launch, self.device) for _ in range(REPLAYS)) / len(calls)
 

@@ -46,7 +46,7 @@ FLAGS = [  # command, flag, values
     ("ladder", "--max-batch-size", ("65537",)),
     ("ladder", "--max-new-tokens", ("1",)),
     ("ladder", "--prompt-repeats", ("300000000",)),
-    ("profile", "--context", ("10001",)),
+    ("ranks", "--prompt-tokens", ("10001",)),
     ("loads", "--rate", ("0", "1e9")),
 ]
 LINES = [  # what only the command as a whole can tell
@@ -66,8 +66,7 @@ LINES = [  # what only the command as a whole can tell
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
     ("peers --model data/tiny-gpt2", "add --no-stop-on-eos"),
     ("ranks --device cpu --model random:small", "start it by torchrun --nproc-per-node N"),
-    ("compare --batch-size 4", "--batch-size 4; did you mean --max-batch-size"),
-    ("laddr", "did you mean ladder"),
+    ("laddr", "invalid choice: 'laddr' \\(choose from"),
     ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here")]

@@ -19,7 +19,7 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(recor
         )
     assert calls == []
     printed = capsys.readouterr().out
-    assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
+    assert "limit: bytes and arithmetic" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
     ran = {}
     for sample in made["samples"]:

@@ -8,7 +8,6 @@ from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
-ON_CPU = "--model data/tiny-gpt2 --device cpu"
 # The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
 RUNS = {
     "host-time": (
@@ -19,10 +18,6 @@ RUNS = {
     "ladder": (
         *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", "decode tokens/s"),
         *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
-    ),
-    "profile": (
-        *(f"{ON_CPU} --rung 00 --batch-sizes 1,2 --context 8 --steps 2", "of the limit"),
-        *(("batch_size", "append_paths"), [(1, {"in_place": 12}), (2, {"in_place": 24})]),
     ),
 }
 
