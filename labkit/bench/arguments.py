@@ -16,7 +16,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
 from labkit.errors import CheckpointError
-from labkit.flag_types import as_int, real_number, whole_number
+from labkit.flag_types import as_int, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.checkpoint import check_seed
@@ -35,11 +35,6 @@ T = TypeVar("T")
 def list_of(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """The type of a flag that takes numbers separated by commas, each of the type `convert`."""
     return lambda text: tuple(map(convert, text.split(",")))
-
-
-positive = whole_number(1, MOST)
-batch = whole_number(1, MOST_AT_ONCE)
-length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
 
 
 def seed(text: str) -> int:
@@ -84,14 +79,12 @@ def rung_list(text: str) -> tuple[str, ...]:
 
 # --- what a flag takes -----------------------------------------------------------------------------------
 
-COUNT = Kind(positive, "N")
+COUNT = Kind(whole_number(1, MOST), "N")
 TOKENS = Kind(whole_number(2, MOST), "N")  # of an answer of which something is decoded
-BATCH, BATCH_LIST = Kind(batch, "N"), Kind(list_of(batch), "N,N,...")
-LENGTH, LENGTH_LIST = Kind(length, "N"), Kind(list_of(length), "N,N,...")
-RUNG, RUNG_LIST = Kind(rung_number, "RUNG"), Kind(rung_list, "RUNG,RUNG,...")
+BATCH = Kind(whole_number(1, MOST_AT_ONCE), "N")
+LENGTH = Kind(whole_number(1, LONGEST), "N")  # of a prompt, in tokens or repeats
+BATCH_LIST, LENGTH_LIST = (Kind(list_of(each.convert), "N,N,...") for each in (BATCH, LENGTH))
 FILE = Kind(target_file, "FILE")
-RATE, SEED = Kind(real_number(1e-3, MOST), "R"), Kind(seed, "N")
-SECONDS = Kind(real_number(0, LONGEST), "SECONDS")
 
 # --- flags that several commands have --------------------------------------------------------------------
 
@@ -129,14 +122,18 @@ class ModelFlags(DeviceFlags):
         Kind(str, "MODEL"),
         also="--hf-model-id",
     )
-    seed: int = flag(0, "random weights are drawn with this seed", SEED)
+    seed: int = flag(0, "random weights are drawn with this seed", Kind(seed, "N"))
 
 
 @dataclass
 class RungFlag(Flags):
     """Which rung runs, by default the finished engine's."""
 
-    rung: str = flag(FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", RUNG)
+    rung: str = flag(
+        FINISHED.number,
+        "this rung runs (default: the finished engine's, %(default)s)",
+        Kind(rung_number, "RUNG"),
+    )
 
 
 @dataclass
@@ -148,7 +145,7 @@ class ServedFlags(RungFlag, DeviceFlags):
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
     """A field: which rungs run."""
-    return flag(tuple(rungs), "these rungs run", RUNG_LIST)
+    return flag(tuple(rungs), "these rungs run", Kind(rung_list, "RUNG,RUNG,..."))
 
 
 def rounds_flag(default: int) -> int:
@@ -157,9 +154,7 @@ def rounds_flag(default: int) -> int:
     return flag(default, what, COUNT)
 
 
-def batch_sizes_flag(
-    default: tuple[int, ...] | ByDevice, what: str = "are decoded together"
-) -> tuple[int, ...]:
+def batch_sizes_flag(default: object, what: str = "are decoded together") -> tuple[int, ...]:
     """A field: of each of these numbers of requests, `what` happens."""
     return flag(default, f"this many requests {what}, one number after another", BATCH_LIST)
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median
+from itertools import chain
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
@@ -207,26 +206,18 @@ class TimeHost(RecordFlags):
     def run(self) -> None:
         device = pick_device(self.device)
         path = own_target(self, "host_time", device)
-        times: dict[str, list[HostTime]] = {rung: [] for rung in self.rungs}
-        with self.until_interrupted(times[self.rungs[0]]):
+        samples: list[RungHostTime] = []
+        with self.until_interrupted(samples):
             for batch_size in tqdm(self.batch_sizes, desc="batch sizes"):
                 measures = [partial(self.one_run, rung, batch_size, device) for rung in self.rungs]
-                for rung, made in zip(self.rungs, in_turn(measures, self.rounds), strict=True):
-                    times[rung] += made
-        print("GPT-2's layers, no model: microseconds of a step, the median")
-        rows = {}
-        for rung, made in times.items():
-            sizes = dict.fromkeys(t.batch_size for t in made)
-            for name, us in ("step", "step_us"), ("tables + append, a layer", "layer_us"):
-                rows[f"{rung} {name}"] = {
-                    f"B = {b}": round(median(getattr(t, us) for t in made if t.batch_size == b))
-                    for b in sizes
-                }
-        print(pd.DataFrame.from_dict(rows, orient="index").to_string())
+                samples += chain(*in_turn(measures, self.rounds))
         settings = {**self.settings, "model": "none, GPT-2's layers"}
-        samples = [RungHostTime(**vars(time), rung=rung) for rung, made in times.items() for time in made]
-        write_own(make_record("host_time", device, measure_bandwidth(device), settings, samples), path)
+        samples.sort(key=lambda sample: self.rungs.index(sample.rung))
+        record = make_record("host_time", device, measure_bandwidth(device), settings, samples)
+        print("GPT-2's layers, no model: microseconds of a step, the median")
+        print(record.table(self.batch_sizes).to_string())
+        write_own(record, path)
 
-    def one_run(self, rung: str, batch_size: int, device: torch.device) -> HostTime:
+    def one_run(self, rung: str, batch_size: int, device: torch.device) -> RungHostTime:
         engine = host_engine(LADDER[rung].options, batch_size, device)
-        return time_host_steps(engine, self.steps, self.prompt_lengths)
+        return RungHostTime(**vars(time_host_steps(engine, self.steps, self.prompt_lengths)), rung=rung)

@@ -112,10 +112,9 @@ def write_record(record: Record, path: Path) -> None:
 def utf8(text: str) -> str:
     """The text itself. Raises ArgumentTypeError if what the terminal hands over is not valid UTF-8."""
     try:
-        text.encode()
+        return text.encode().decode()
     except UnicodeEncodeError:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not valid UTF-8") from None
-    return text
 
 
 def target_file(text: str) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, SECONDS, ServedFlags, names_of
+from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, LONGEST, ServedFlags, names_of
 from labkit.bench.flags import ByDevice, Kind, flag
 from labkit.bench.http import Readers, bodies_of, said
 from labkit.bench.limit import measure_bandwidth
@@ -19,6 +19,7 @@ from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
 from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
+from labkit.flag_types import real_number
 from labkit.model import load_model
 from labkit.results.http import ReplicasRun
 from labkit.serve.affinity import POLICIES
@@ -58,7 +59,7 @@ class ServeReplicas(ServedFlags):
     within: float = flag(
         0.0,
         "readers ask one by one in this time (default: %(default)s, all at once)",
-        SECONDS,
+        Kind(real_number(0, LONGEST), "SECONDS"),
     )
     ingresses: int = flag(1, "the requests of all readers go through this many", COUNT)
     clients: int = flag(ByDevice(8, 1), "the readers are shared by this many processes", COUNT)

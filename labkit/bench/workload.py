@@ -54,14 +54,12 @@ class Workload:
         model: LanguageModel,
         prompts: Sequence[str | tuple[int, ...]],
         max_new_tokens: int,
-        *,
-        device: torch.device | str | None = None,
-        scheduler: SchedulerConfig = EIGHT_AT_A_TIME,
-        cache: CacheConfig = CacheConfig(prefix_cache=False),
+        **settings: Any,
     ) -> "Workload":
-        """Greedy requests that arrive together and make equally many tokens, whatever comes."""
+        """Greedy requests that arrive together and make equally many tokens, whatever comes. settings: of the
+        workload: device, scheduler, cache."""
         params = SamplingParams(max_new_tokens, stop_on_eos=False)
-        return cls(model, tuple(Request(prompt, params) for prompt in prompts), device, scheduler, cache)
+        return cls(model, tuple(Request(prompt, params) for prompt in prompts), **settings)
 
     @property
     def max_new_tokens(self) -> tuple[int, ...]:

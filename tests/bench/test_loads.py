@@ -24,8 +24,7 @@ def asked(count=64, model=GPT2, params=GREEDY, **changes) -> Asked:
 
 
 def load(name, **changes):
-    rate = {"rate": 50.0} if name == "arrivals" else {}
-    return make_load(name, asked(**rate, **changes))
+    return make_load(name, asked(**changes))
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 # The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
 RUNS = {
     "host-time": (
-        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "00 step"),
+        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "microseconds of a step"),
         ("rung", "batch_size", "step_seconds"),
         [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
     ),
