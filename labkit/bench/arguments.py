@@ -15,11 +15,9 @@ from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
-from labkit.errors import CheckpointError
-from labkit.flag_types import as_int, whole_number
+from labkit.flag_types import whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
-from labkit.model.checkpoint import check_seed
 from labkit.results.comparison import MIN_ROUNDS
 
 # Upper bounds, so that a typo does not start an hour's run.
@@ -37,14 +35,6 @@ def list_of(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     return lambda text: tuple(map(convert, text.split(",")))
 
 
-def seed(text: str) -> int:
-    """The type of a flag that takes the seed of random weights."""
-    try:
-        return check_seed(as_int(text))
-    except CheckpointError:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
-
-
 def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     """The type of a flag that takes names separated by commas, of those that are known, each once."""
 
@@ -59,24 +49,6 @@ def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     return convert
 
 
-def two_digits(text: str) -> str:
-    """The number of a rung as the ladder has it: "07" of "7". Another text stays as it is."""
-    return text.zfill(2) if text.isdecimal() else text
-
-
-def rung_number(text: str) -> str:
-    """The type of a flag that takes the number of a rung: "07", or "7"."""
-    number = two_digits(text)
-    if number not in LADDER:
-        raise argparse.ArgumentTypeError(f"there is no rung {shown(text)}; there are {', '.join(LADDER)}")
-    return number
-
-
-def rung_list(text: str) -> tuple[str, ...]:
-    """The type of a flag that takes numbers of rungs separated by commas, each once."""
-    return names_of(LADDER)(",".join(map(two_digits, text.split(","))))
-
-
 # --- what a flag takes -----------------------------------------------------------------------------------
 
 COUNT = Kind(whole_number(1, MOST), "N")
@@ -84,7 +56,7 @@ TOKENS = Kind(whole_number(2, MOST), "N")  # of an answer of which something is 
 BATCH = Kind(whole_number(1, MOST_AT_ONCE), "N")
 LENGTH = Kind(whole_number(1, LONGEST), "N")  # of a prompt, in tokens or repeats
 BATCH_LIST, LENGTH_LIST = (Kind(list_of(each.convert), "N,N,...") for each in (BATCH, LENGTH))
-FILE = Kind(target_file, "FILE")
+FILE, SEED = Kind(target_file, "FILE"), Kind(whole_number(0, 2**64 - 1), "N")
 
 # --- flags that several commands have --------------------------------------------------------------------
 
@@ -122,7 +94,7 @@ class ModelFlags(DeviceFlags):
         Kind(str, "MODEL"),
         also="--hf-model-id",
     )
-    seed: int = flag(0, "random weights are drawn with this seed", Kind(seed, "N"))
+    seed: int = flag(0, "random weights are drawn with this seed", SEED)
 
 
 @dataclass
@@ -130,9 +102,7 @@ class RungFlag(Flags):
     """Which rung runs, by default the finished engine's."""
 
     rung: str = flag(
-        FINISHED.number,
-        "this rung runs (default: the finished engine's, %(default)s)",
-        Kind(rung_number, "RUNG"),
+        FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", choices=tuple(LADDER)
     )
 
 
@@ -145,7 +115,7 @@ class ServedFlags(RungFlag, DeviceFlags):
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
     """A field: which rungs run."""
-    return flag(tuple(rungs), "these rungs run", Kind(rung_list, "RUNG,RUNG,..."))
+    return flag(tuple(rungs), "these rungs run", Kind(names_of(LADDER), "RUNG,RUNG,..."))
 
 
 def rounds_flag(default: int) -> int:

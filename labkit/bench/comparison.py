@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import WorkloadFlags, rounds_flag, two_digits, workload_of
+from labkit.bench.arguments import WorkloadFlags, rounds_flag, workload_of
 from labkit.bench.flags import Kind, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import record_if_asked
@@ -128,7 +128,7 @@ def rung_options(text: str) -> EngineOptions:
     """ "00", or "00,attention=plain": a rung, and options to change in it. Raises OptionError."""
     number, *changes = text.split(",")
     known = sorted(field.name for field in fields(EngineOptions))
-    options = LADDER[two_digits(number)].options
+    options = LADDER[number].options
     for change in changes:
         name, _, value = change.partition("=")
         if name not in known:

@@ -53,12 +53,6 @@ def sampled(asked: Asked) -> tuple[Request, ...]:
     return tuple(drawing(request, asked.seed + i) for i, request in enumerate(asked.alike))
 
 
-def one_sampled(asked: Asked) -> tuple[Request, ...]:
-    """The requests that are alike, of which the first alone draws."""
-    first, *others = asked.alike
-    return (drawing(first, asked.seed), *others)
-
-
 def ragged(asked: Asked) -> tuple[Request, ...]:
     """Lognormal lengths: prompts of 100 tokens in the median and 800 at most, answers of half the most new
     tokens in the median."""
@@ -115,7 +109,6 @@ def assistant(asked: Asked) -> tuple[Request, ...]:
 LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
     ALIKE: lambda asked: asked.alike,  # the write-ups': from the flags, greedy, equally many tokens, at once
     "sampled": sampled,
-    "one-sampled": one_sampled,
     "ragged": ragged,
     "prompt-heavy": prompt_heavy,
     "arrivals": arrivals,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import chain
 from statistics import median
 
 import numpy as np
@@ -51,11 +51,6 @@ class HostTime:
         """Microseconds of tables and append per layer and step, the median."""
         return median_us(np.add(self.tables_seconds, self.append_seconds) / self.num_layers)
 
-    def with_steps_of(self, other: "HostTime") -> "HostTime":
-        """Host times with the steps of both: `other` is a run of the same batch size."""
-        lanes = ("step_seconds", "tables_seconds", "append_seconds")
-        return replace(self, **{lane: getattr(self, lane) + getattr(other, lane) for lane in lanes})
-
 
 def slope_us(times: Sequence[HostTime]) -> float | None:
     """Microseconds that one more request adds to a step: least squares over the larger half of the batch
@@ -82,13 +77,8 @@ class HostTimeRecord(Record):
     @property
     def times(self) -> dict[str, list[HostTime]]:
         """Host times by rung, one per batch size, with the steps of all its runs."""
-        runs: dict[str, dict[int, list[HostTime]]] = {}
-        for sample in self.samples:
-            runs.setdefault(sample.rung, {}).setdefault(sample.batch_size, []).append(sample)
-        return {
-            rung: [reduce(HostTime.with_steps_of, of_size) for of_size in by_size.values()]
-            for rung, by_size in runs.items()
-        }
+        sizes = {rung: [run.batch_size for run in self.only(rung=rung)] for rung in self.distinct("rung")}
+        return {rung: [self.time(rung, size) for size in dict.fromkeys(of)] for rung, of in sizes.items()}
 
     def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
         """Host times of a rung at a batch size, one per run, in the order of the record."""
@@ -96,7 +86,9 @@ class HostTimeRecord(Record):
 
     def time(self, rung: str, batch_size: int) -> HostTime:
         """Host times of a rung at a batch size, the steps of all runs together."""
-        return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
+        runs, lanes = self.runs_of(rung, batch_size), ("step_seconds", "tables_seconds", "append_seconds")
+        together = {lane: tuple(chain(*(getattr(run, lane) for run in runs))) for lane in lanes}
+        return replace(runs[0], **together)
 
     def comparison(self, before: str, after: str, batch_size: int, of: str = "step") -> Comparison:
         """Compare two rungs' host times per step, or `of` it the "tables" or the "append" alone, taking the

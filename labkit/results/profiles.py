@@ -87,7 +87,7 @@ class ProfiledStep:
 
 @dataclass(frozen=True)
 class ProfileRecord(Record):
-    """What `python -m labkit.bench profile` recorded: a ProfiledStep per batch size."""
+    """Recorded profiles of a rung: a ProfiledStep per batch size."""
 
     @property
     def largest(self) -> ProfiledStep:
@@ -139,7 +139,7 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class DeviceTimeRecord(Record):
-    """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
+    """Recorded traces of decode steps, by rung and batch size."""
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:

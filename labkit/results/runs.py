@@ -1,4 +1,4 @@
-"""Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
+"""Runs of a workload, rung by rung."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -142,7 +142,7 @@ class RungRun(Run):
 
 @dataclass(frozen=True)
 class RunsRecord(Record):
-    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung."""
+    """Recorded runs by rung: what `python -m labkit.bench ladder` records, or one rung alone."""
 
     @property
     def runs(self) -> list[Run]:

@@ -13,7 +13,7 @@ def parser():
     return bench_main.make_parser()
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**64 - 1, -(2**63)])
+@pytest.mark.parametrize("value", [0, 2**64 - 1])
 def test_a_seed_of_64_bits_is_taken(parser, value):
     assert parser.parse_args(["compare", f"--seed={value}"]).seed == value
 
