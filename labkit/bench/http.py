@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, repeat
 from statistics import median
 
 from labkit.bench.arguments import BATCH, COUNT, ServedFlags, rounds_flag
@@ -77,48 +78,6 @@ class Readers:
             process.stdin.close()
             process.wait()
             process.stdout.close()
-
-
-class Sides:
-    """The ways to serve: an engine here, one behind the command, and one behind it that sends frames as they
-    come.
-
-    Each run has random prompts of its own, so no prefix cache helps.
-    """
-
-    def __init__(
-        self, engine: InferenceEngine, ports: tuple[int, int], readers: Readers, size: tuple[int, int, int]
-    ) -> None:
-        """ports: of the two commands. size: readers, tokens of a prompt, and tokens of an answer."""
-        self.engine = engine
-        self._port, self._unpaced_port = ports
-        self._readers = readers
-        self._num, self._prompt_tokens, new_tokens = size
-        self._params = SamplingParams(new_tokens, stop_on_eos=False)
-        self._numbers = random.Random(0)
-
-    def run(self, side: str, within: float) -> HttpRun:
-        """One run of that side. within: seconds in which the readers ask, each at a random moment; 0: all at
-        once."""
-        token_ids, draw = range(self.engine.model.config.vocab_size), self._numbers
-        prompts = [tuple(draw.choices(token_ids, k=self._prompt_tokens)) for _ in range(self._num)]
-        times = sorted(within * self._numbers.random() for _ in prompts)
-        asked = zip(prompts, times, strict=True)
-        requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
-        if side == IN_PROCESS:  # the same readers as tasks of one event loop
-            workload = Workload(self.engine.model, requests, self.engine.device)
-            felt = felt_latency(run_streaming(workload, self.engine, tokenize_workers=1))
-            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
-            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
-        bodies = bodies_of(self.engine.model.name, requests)
-        if side != BY_THREAD:
-            port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
-            return self._readers.run(side, port, bodies, times)
-        from labkit.serve import RunningServer, make_app  # which need an extra
-
-        with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
-            port = int(running.url.rpartition(":")[2])
-            return self._readers.run(side, port, bodies, times)
 
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
@@ -201,7 +160,6 @@ class ServeReaders(ServedFlags):
         """Raises StreamError if a reader is not served."""
         device = pick_device(self.device)
         blocks = -(-(self.prompt_tokens + self.max_new_tokens) // BLOCK_SIZE)
-        size = self.readers, self.prompt_tokens, self.max_new_tokens
         max_blocks, num_tokens = 2 * self.max_batch_size * blocks, self.readers * self.max_new_tokens
         settings = EngineSettings(self.model, self.rung, str(device), self.max_batch_size, max_blocks)
         bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
@@ -218,15 +176,15 @@ class ServeReaders(ServedFlags):
             self.until_interrupted(samples),
         ):
             engine = settings.make_engine()
-            sides = Sides(engine, (server.port(), unpaced.port()), readers, size)
+            run = partial(self.run_side, engine, readers, (server.port(), unpaced.port()), random.Random(0))
             for side in SIDES:
-                said(f"to warm up, {in_words(sides.run(side, 0.0))}")
+                said(f"to warm up, {in_words(run(side, 0.0))}")
             keep_all_there_is()  # as both processes of the command do
             for side in SIDES:
-                within[side] = self.share and num_tokens / (self.share * sides.run(side, 0.0).rate)
+                within[side] = self.share and num_tokens / (self.share * run(side, 0.0).rate)
             for number in range(self.rounds):
                 for side in (*SIDES, *SIDES[::-1]):
-                    samples.append(sides.run(side, within[side]))
+                    samples.append(run(side, within[side]))
                     said(f"round {number + 1} of {self.rounds}, {in_words(samples[-1])}")
                 if self.json:
                     write_record(record(), self.json)
@@ -234,6 +192,37 @@ class ServeReaders(ServedFlags):
         print(record().table().to_string())
         if self.json:
             write_record(record(), self.json)
+
+    def run_side(
+        self,
+        engine: InferenceEngine,
+        readers: Readers,
+        ports: tuple[int, int],
+        draw: random.Random,
+        side: str,
+        within: float,
+    ) -> HttpRun:
+        """One run of a side, with prompts of its own, so that no prefix cache helps. ports: of the command,
+        and of the one that sends frames as they come. within: seconds in which the readers ask, each at a
+        random moment; 0: all at once."""
+        token_ids = range(engine.model.config.vocab_size)
+        params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
+        prompts = [tuple(draw.choices(token_ids, k=self.prompt_tokens)) for _ in range(self.readers)]
+        times = sorted(within * draw.random() for _ in prompts)
+        requests = tuple(Request(*asked) for asked in zip(prompts, repeat(params), times, strict=False))
+        if side == IN_PROCESS:  # the same readers as tasks of one event loop
+            felt = felt_latency(
+                run_streaming(Workload(engine.model, requests, engine.device), engine, tokenize_workers=1)
+            )
+            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
+            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
+        bodies = bodies_of(engine.model.name, requests)
+        if side != BY_THREAD:
+            return readers.run(side, ports[side in (UNPACED, OPENAI_UNPACED)], bodies, times)
+        from labkit.serve import RunningServer, make_app  # which need an extra
+
+        with RunningServer(make_app(engine, name=engine.model.name)) as running:
+            return readers.run(side, int(running.url.rpartition(":")[2]), bodies, times)
 
 
 def said(line: str) -> None:
