@@ -33,6 +33,15 @@ class SamplingRun:
 class SamplingRecord(Record):
     """Recorded runs of two rungs in turn, for each manner of sampling."""
 
+    @property
+    def manners(self) -> list[str]:
+        """How requests pick their tokens, by name, in the order of the record."""
+        return self.distinct("manner")
+
+    def step_us(self, manner: str, rung: str) -> float:
+        """Microseconds per decode step, the median of the runs."""
+        return self.median("step_us", manner=manner, rung=rung)
+
     def comparison(self, manner: str, before: str, after: str) -> Comparison:
         """Compare the decode times of two rungs, whose runs were made in turn."""
         return self.compared("decode_seconds", "rung", (before, after), manner=manner)
@@ -41,11 +50,11 @@ class SamplingRecord(Record):
         """A row per manner: microseconds per decode step on either rung, their ratio with its verdict, and
         how many requests got the tokens of the first run in all runs of both."""
         rows, rungs = {}, sorted(self.distinct("rung"))
-        for manner in self.distinct("manner"):
+        for manner in self.manners:
             compared = self.comparison(manner, *rungs)
             equal = min(run.equal_requests for run in self.only(manner=manner))
             rows[manner] = {
-                **{f"rung {r} (µs)": f"{self.median('step_us', manner=manner, rung=r):,.0f}" for r in rungs},
+                **{f"rung {r} (µs)": f"{self.step_us(manner, r):,.0f}" for r in rungs},
                 "times as fast": f"×{compared.speedup:.2f} {compared.interval}",
                 "verdict": compared.verdict,
                 "same tokens": f"{equal} of {self.num_requests}",
