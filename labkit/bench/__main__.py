@@ -10,12 +10,15 @@ from labkit.bench.cost_cards import CountCards
 from labkit.bench.drafts import CompareDrafts
 from labkit.bench.five_loads import RunLoads
 from labkit.bench.flags import Flags, Parser
+from labkit.bench.fleet import SimulateFleets
 from labkit.bench.host_time import TimeHost
 from labkit.bench.http import ServeReaders
 from labkit.bench.ladder import RunLadder
 from labkit.bench.peers.together import RunPeers
 from labkit.bench.ranks import RunRanks
 from labkit.bench.replicas import ServeReplicas
+from labkit.bench.scheduler import RunScheduler
+from labkit.bench.streaming import RunStreaming
 from labkit.bench.tune import Tune
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
@@ -28,9 +31,12 @@ COMMANDS: dict[str, type[Flags]] = {
     "ladder": RunLadder,
     "peers": RunPeers,
     "loads": RunLoads,
+    "scheduler": RunScheduler,
+    "streaming": RunStreaming,
     "http": ServeReaders,
     "ranks": RunRanks,
     "replicas": ServeReplicas,
+    "fleet": SimulateFleets,
     "drafts": CompareDrafts,
     "tune": Tune,
 }

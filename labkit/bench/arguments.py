@@ -15,7 +15,7 @@ from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
-from labkit.flag_types import whole_number
+from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.results.comparison import MIN_ROUNDS
@@ -23,7 +23,7 @@ from labkit.results.comparison import MIN_ROUNDS
 # Upper bounds, so that a typo does not start an hour's run.
 MOST, MOST_AT_ONCE, LONGEST = 1_000_000, 65_536, 10_000
 
-AT_ONCE = tuple(name for name in LOADS if name != "arrivals")  # `loads` alone serves those
+AT_ONCE = tuple(name for name in LOADS if name != "arrivals")  # `streaming` and `loads` alone serve those
 
 T = TypeVar("T")
 
@@ -51,11 +51,12 @@ def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
 
 # --- what a flag takes -----------------------------------------------------------------------------------
 
-COUNT = Kind(whole_number(1, MOST), "N")
+COUNT, NUMBER = (Kind(whole_number(least, MOST), "N") for least in (1, 0))
 TOKENS = Kind(whole_number(2, MOST), "N")  # of an answer of which something is decoded
 BATCH = Kind(whole_number(1, MOST_AT_ONCE), "N")
 LENGTH = Kind(whole_number(1, LONGEST), "N")  # of a prompt, in tokens or repeats
 BATCH_LIST, LENGTH_LIST = (Kind(list_of(each.convert), "N,N,...") for each in (BATCH, LENGTH))
+RATE = Kind(real_number(1e-3, MOST), "R")  # requests per second
 FILE, SEED = Kind(target_file, "FILE"), Kind(whole_number(0, 2**64 - 1), "N")
 
 # --- flags that several commands have --------------------------------------------------------------------
@@ -160,8 +161,9 @@ def model_of(args: ModelFlags) -> LanguageModel:
     return load_model(args.model, seed=args.seed).to(device, default_dtype(device))
 
 
-def workload_of(args: WorkloadFlags) -> Workload:
-    """The workload that the flags describe. Raises LabkitError if model, device or load cannot be had."""
+def workload_of(args: WorkloadFlags, rate: float | None = None) -> Workload:
+    """The workload that the flags describe. rate: as `Asked` has it. Raises LabkitError if model, device or
+    load cannot be had."""
     model = model_of(args)
     params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
 
@@ -171,7 +173,7 @@ def workload_of(args: WorkloadFlags) -> Workload:
         return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
 
     alike = tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
-    requests = make_load(args.load, Asked(alike, model.config, args.seed))
+    requests = make_load(args.load, Asked(alike, model.config, args.seed, rate))
     encode = cache(model.tokenizer.encode)
     prompts = [encode(r.prompt) if isinstance(r.prompt, str) else r.prompt for r in requests]
     scheduler = SchedulerConfig(

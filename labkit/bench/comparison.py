@@ -1,5 +1,6 @@
 """Two engines on one workload, run in turn; and the command that says which is faster."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import WorkloadFlags, rounds_flag, workload_of
+from labkit.bench.arguments import COUNT, WorkloadFlags, rounds_flag, workload_of
 from labkit.bench.flags import Kind, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import record_if_asked
@@ -91,6 +92,7 @@ class Compare(WorkloadFlags):
     """Run two rungs, or any two sets of options, in turn on one workload, and say which is faster.
 
     --before and --after take a rung and changes to its options: 00, or 00,attention=plain.
+    --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
     One round is too few for a verdict.
     """
 
@@ -105,22 +107,33 @@ class Compare(WorkloadFlags):
     whole_runs: bool = flag(
         False, "whole runs are compared, prompts and waiting included (default: decoding alone)"
     )
+    self_test: int | None = flag(
+        None, "--before is compared with itself N times (default: with --after, once)", COUNT
+    )
 
     def run(self) -> None:
-        before, after = rung_options(self.before), rung_options(self.after)
+        before, after = rung_options(self.before), rung_options(self.before if self.self_test else self.after)
+        names = ("A", "A again") if self.self_test else (self.before, self.after)
         workload = workload_of(self)
         measures = [partial(run_fresh, workload, options) for options in (before, after)]
-        with tqdm(total=4 * self.rounds, unit=" runs") as bar:
-            sides = in_turn(measures, self.rounds, bar.update, self.mark_interrupted, warm_up=1)
         measure = attrgetter("seconds" if self.whole_runs else "decode_seconds")
-        comparison = compared_runs(*sides, (self.before, self.after), self.path, measure)
+        comparisons: list[Comparison] = []
+        repeats = self.self_test or 1
+        with tqdm(total=4 * self.rounds * repeats, unit=" runs") as bar, self.until_interrupted(comparisons):
+            while len(comparisons) < repeats and not self.interrupted:
+                sides = in_turn(measures, self.rounds, bar.update, self.mark_interrupted, warm_up=1)
+                comparisons.append(compared_runs(*sides, names, self.path, measure))
         device = workload.model.device
         bandwidth, kept = measure_bandwidth(device), cache_dtype(workload.model.network.dtype, after, device)
         limit = workload.limit(bandwidth.copy, kept, sides[1][-1])
-        reached = 100 * limit.seconds / median(comparison.after_samples)
-        print(comparison)
+        reached = 100 * limit.seconds / median(comparisons[-1].after_samples)
+        print(*comparisons, sep="\n")
         print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth}; reached {reached:.1f} %")
-        samples = [ComparedWorkload(comparison, limit.seconds)]
+        if self.self_test:
+            verdicts = Counter(comparison.verdict for comparison in comparisons)
+            counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
+            print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")
+        samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
         record_if_asked(self, "comparison", device, samples, bandwidth)
 
 

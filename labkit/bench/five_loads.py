@@ -9,7 +9,7 @@ from tqdm import tqdm
 from labkit.bench.arguments import (
     BATCH,
     COUNT,
-    MOST,
+    RATE,
     TOKENS,
     ModelFlags,
     RecordFlags,
@@ -17,7 +17,7 @@ from labkit.bench.arguments import (
     rounds_flag,
     rungs_flag,
 )
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import ByDevice, flag
 from labkit.bench.limit import forward_flops, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, peer_versions, run_peers
@@ -26,7 +26,6 @@ from labkit.bench.workload import Request, Workload
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.errors import OptionError
-from labkit.flag_types import real_number
 from labkit.model import LanguageModel, ModelConfig
 from labkit.results.loads import LoadRun, LoadsRecord
 
@@ -51,9 +50,7 @@ class RunLoads(RecordFlags, ModelFlags):
     num_requests: int = flag(ByDevice(64, 8), "each load has this many requests", COUNT)
     max_new_tokens: int = flag(ByDevice(128, 16), "a request makes at most this many tokens", TOKENS)
     max_batch_size: int = flag(ByDevice(64, 8), "at most this many requests are decoded together", BATCH)
-    rate: float = flag(
-        50.0, "in `arrivals` this many requests arrive per second", Kind(real_number(1e-3, MOST), "R")
-    )
+    rate: float = flag(50.0, "in `arrivals` this many requests arrive per second", RATE)
     rounds: int = rounds_flag(3)
 
     def run(self) -> None:

@@ -41,10 +41,10 @@ def flag(default: Any, what: str, kind: Kind = TEXT, *, choices: Any = None, als
     return field(default=default, metadata={"what": what, "kind": kind, "choices": choices, "also": also})
 
 
-def replaced_default(flags: type["Flags"], name: str, default: Any) -> Any:
-    """The field of a flag that other flags have, too, with a default of its own."""
+def replaced_default(flags: type["Flags"], name: str, default: Any, **others: Any) -> Any:
+    """The field of a flag that other flags have, too, with a default of its own. others: see `flag`."""
     (found,) = (each for each in flags.flags() if each.name == name)
-    return field(default=default, metadata=found.metadata)
+    return field(default=default, metadata={**found.metadata, **others})
 
 
 @dataclass

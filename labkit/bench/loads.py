@@ -27,13 +27,13 @@ class Asked:
     """What a load is made from.
 
     alike: the requests that the flags describe, which some loads change and others are only as many as.
-    rate: arrivals per second, the mean.
+    rate: arrivals per second, the mean, which the load `arrivals` needs.
     """
 
     alike: tuple[Request, ...]
     model: ModelConfig
     seed: int = 0
-    rate: float = 50.0
+    rate: float | None = 50.0
 
     def length(self, tokens: int) -> int:
         """A length in tokens, of a model of 1,024 positions, for this one."""

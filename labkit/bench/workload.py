@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from labkit.bench.limit import DecodeLimit, workload_limit
-from labkit.engine import Completion, InferenceEngine, SamplingParams, Timing
+from labkit.engine import Completion, EngineStats, InferenceEngine, SamplingParams, Timing
 from labkit.engine.config import EIGHT_AT_A_TIME, FITTED, CacheConfig, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.errors import OptionError
@@ -124,7 +124,9 @@ class Workload:
     def run(self, engine: InferenceEngine) -> Run:
         """Serve the requests, `engine.step()` in a loop. Raises OptionError if one arrives later."""
         if self.has_arrivals:
-            raise OptionError("requests that arrive one after another are served by `loads` only")
+            raise OptionError(
+                "requests that arrive one after another are served by `streaming` and `loads` only"
+            )
         if engine.prefix_cache is not None:
             engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
         before = engine.stats()
@@ -134,20 +136,34 @@ class Workload:
         while engine.has_work:
             completions += engine.step().completions
             ended = time.perf_counter()  # the last token's own time lies before the end of its step
-        after = engine.stats()
-        counted = {
-            name: getattr(after.counters, name) - getattr(before.counters, name)
-            for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
-        }
-        return Run(
-            # Until then, so that the engine's own shares of it, prefill and decoding, add up to no more.
-            seconds=ended - min(completion.timing.arrived for completion in completions),
-            append_paths=difference(before.append_paths, after.append_paths),
-            prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
-            new_tokens=tuple(len(c.token_ids) for c in completions),
-            latency=latency_metrics(completions),
-            **counted,
-        )
+        seconds = ended - min(completion.timing.arrived for completion in completions)
+        return make_run(before, engine.stats(), completions, latency_metrics(completions), seconds)
+
+
+def make_run(
+    before: EngineStats,
+    after: EngineStats,
+    completions: Sequence[Completion],
+    latency: LatencyMetrics,
+    seconds: float,
+) -> Run:
+    """A run from the engine's counters before and after it, its completions and their latency.
+
+    seconds: from the first arrival until the last token was handed out, so that the engine's own shares of
+    it, prefill and decoding, add up to no more.
+    """
+    counted = {
+        name: getattr(after.counters, name) - getattr(before.counters, name)
+        for name in ("prefill_seconds", "decode_seconds", "decoded_tokens", "decode_steps")
+    }
+    return Run(
+        seconds=seconds,
+        append_paths=difference(before.append_paths, after.append_paths),
+        prompt_lens=tuple(len(c.prompt_token_ids) for c in completions),
+        new_tokens=tuple(len(c.token_ids) for c in completions),
+        latency=latency,
+        **counted,
+    )
 
 
 def difference(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from labkit.paths import RESULTS, ROOT, require_project
 from labkit.results.comparison import ComparedWorkload
 from labkit.results.cost_cards import CostCardRecord, RungCard
 from labkit.results.drafts import DialedRun, DraftedTask
-from labkit.results.fleet import FleetRecord
+from labkit.results.fleet import FleetRecord, FleetRun
 from labkit.results.host_time import HostTimeRecord, RungHostTime
 from labkit.results.http import HttpRecord, HttpRun, ReplicasRecord, ReplicasRun
 from labkit.results.kernel_times import AppendTime, AttentionTime, TunedTile
@@ -39,6 +39,7 @@ KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of 
     "http": (HttpRecord, HttpRun),
     "ranks": (RanksRecord, RanksRun),
     "replicas": (ReplicasRecord, ReplicasRun),
+    "fleet": (FleetRecord, FleetRun),
     "ladder": (RunsRecord, RungRun),
     "peers": (PeersRecord, PeerSample),
     "loads": (LoadsRecord, LoadRun),
@@ -46,7 +47,6 @@ KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of 
     "tiles": (Record, TunedTile),
     "drafts": (Record, DraftedTask),
     "drafts_dial": (Record, DialedRun),
-    "fleet": (FleetRecord, dict),
     "faults": (Record, dict),  # of tests/soak; so are the next
     "flood": (Record, dict),
     "http_flood": (Record, dict),

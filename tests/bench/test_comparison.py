@@ -89,6 +89,18 @@ def test_decoding_alone_is_compared_or_whole_runs(monkeypatch, flag, expected):
 
 
 @pytest.mark.slow
+def test_the_instrument_can_be_tested_on_itself(monkeypatch, capsys):
+    line = f"compare {SMALL} --max-new-tokens 3 --no-stop-on-eos --self-test 2"
+    bench(monkeypatch, f"{line} --rounds 1")
+    too_few = "A/A self-test, 2 comparisons: 2 'too few rounds for a verdict (2 needed)'"
+    assert capsys.readouterr().out.splitlines()[-1] == too_few
+    bench(monkeypatch, f"{line} --rounds 2")
+    last = capsys.readouterr().out.splitlines()[-1]
+    verdicts = re.findall(r"(\d) '(cannot tell|faster|slower)'", last)
+    assert last.startswith("A/A self-test, 2 comparisons: ") and sum(int(n) for n, _ in verdicts) == 2
+
+
+@pytest.mark.slow
 def test_parity_is_said_prompt_by_prompt(tiny):
     engines = {name: InferenceEngine(tiny, LADDER[name].options, device="cpu") for name in ("00", "05")}
     table = parity_table(engines, ["To be", "O"], 6)

@@ -102,5 +102,5 @@ def test_requests_that_come_later_are_not_served_where_nothing_waits_for_them():
     model = small_model()
     requests = make_load("arrivals", asked(3, model.config, SamplingParams(4), rate=1000.0))
     served = Workload(model, requests, "cpu", cache=CacheConfig(4, prefix_cache=False))
-    with pytest.raises(OptionError, match="one after another are served by `loads` only"):
+    with pytest.raises(OptionError, match="one after another are served by `streaming` and `loads` only"):
         served.run(served.make_engine(LADDER["00"].options))

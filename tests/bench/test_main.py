@@ -1,4 +1,4 @@
-"""`python -m labkit.bench`: defaults and help."""
+"""`python -m labkit.bench`: the write-ups' command lines, defaults and help."""
 
 import argparse
 import re
@@ -9,8 +9,11 @@ import torch
 from bench_commands import bench
 
 from labkit.bench import __main__ as bench_main
+from labkit.results.published import published_figures
 
 pytestmark = pytest.mark.slow
+
+SEEDS = published_figures()["command"].dropna().unique()  # as they stand in the write-ups
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -53,3 +56,12 @@ def test_help_explains_every_option_and_says_its_default(monkeypatch, capsys, co
         else:
             assert option.help % {"default": option.default} in said
             assert "(default: " in option.help and str(option.default) in option.help % vars(option)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("line", SEEDS)
+def test_the_seeds_command_lines_run_on_a_gpu(monkeypatch, capsys, line):
+    """As they stand, but for the weights and the length, which take minutes."""
+    tail = " --hf-model-id random:gpt2 --max-new-tokens 4 --warmup-runs 0 --repeat-runs 1"
+    bench(monkeypatch, line + tail)
+    assert "summary ===" in capsys.readouterr().out

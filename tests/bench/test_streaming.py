@@ -1,4 +1,4 @@
-"""The streaming benchmark: all tokens are served, and what goes wrong is told."""
+"""The streaming benchmark: threads and tasks are served the same tokens, and what goes wrong is told."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ import pytest
 from helpers import Boom, failing, make_engine, small_model
 
 from labkit import CacheConfig, Completion, FinishReason, SamplingParams, SchedulerConfig
-from labkit.bench.streaming import Consumer, felt_latency, run_streaming
+from labkit.bench.streaming import CONSUMERS, Consumer, felt_latency, run_streaming
 from labkit.bench.workload import Workload
 from labkit.engine import Timing
 from labkit.errors import StreamError
@@ -28,12 +28,17 @@ def workload(**settings):
     )
 
 
-def test_every_request_gets_all_its_tokens():
+@pytest.fixture(params=CONSUMERS)
+def consumers(request):
+    return request.param
+
+
+def test_every_request_gets_all_its_tokens(consumers):
     work = workload()
-    consumers = run_streaming(work, work.make_engine(LADDER["00"].options))
-    assert [len(each.completion.token_ids) for each in consumers] == [9] * 4
-    assert [len(each.completion.prompt_token_ids) for each in consumers] == [3, 2, 1, 2]
-    felt = felt_latency(consumers)
+    served = run_streaming(work, work.make_engine(LADDER["00"].options), consumers=consumers)
+    assert [len(each.completion.token_ids) for each in served] == [9] * 4
+    assert [len(each.completion.prompt_token_ids) for each in served] == [3, 2, 1, 2]
+    felt = felt_latency(served)
     assert (len(felt.itl), len(felt.ttft), len(felt.tpot)) == (4 * 8, 4, 4)
     assert min(felt.ttft) > 0 and felt.tokens == 36
     assert all(wait <= ttft for wait, ttft in zip(felt.queue_wait, felt.ttft, strict=True))
@@ -49,11 +54,11 @@ def test_latency_is_the_consumers_not_the_engines():
     assert (felt.tpot, felt.itl, felt.tokens) == ((6.0 / 3,), (6.0,), 4)
 
 
-def test_what_ends_a_stream_early_is_raised_and_all_else_ends():
+def test_what_ends_a_stream_early_is_raised_and_all_else_ends(consumers):
     engine = make_engine(prefix_cache=False)
     engine.step = failing(engine.step, 3)
     with pytest.raises(StreamError, match="a step of the engine failed") as caught:
-        run_streaming(workload(max_new_tokens=50), engine)
+        run_streaming(workload(max_new_tokens=50), engine, consumers=consumers)
     assert isinstance(caught.value.__cause__, Boom)
     stats = engine.stats()
     assert (stats.waiting, stats.running, stats.free_blocks) == (0, 0, stats.blocks_per_layer)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from labkit.bench.__main__ import make_parser
 from labkit.results.published import headline, published_figures, series_drift
 
 
@@ -12,11 +13,22 @@ def figures():
 
 
 def test_averages_are_those_of_their_runs_and_rungs_are_named_both_or_neither(figures):
-    assert len(figures) == 41 and figures["write_up"].str.isdecimal().all()
+    assert figures["write_up"].str.isdecimal().all()
     assert (figures["rung_before"].isna() == figures["rung_after"].isna()).all()
     for side in ("before", "after"):
         for average, runs in figures[[side, f"{side}_runs"]].dropna().itertuples(index=False):
             assert average == pytest.approx(np.mean(runs), abs=0.0051) and min(runs) > 0
+
+
+def test_commands_that_are_known_are_understood_here(figures):
+    assert len(figures) == 41
+    commands = figures["command"].dropna().unique()
+    assert len(commands) == 3
+    for command in commands:
+        args = make_parser().parse_args(command.split())
+        assert args.num_requests in (64, 128) and args.max_new_tokens in (512, 128)
+        assert args.no_stop_on_eos and args.no_prefix_cache and args.pretok
+        assert (args.warmup_runs, args.repeat_runs) == (1, 3)
 
 
 def test_a_rung_without_a_write_up_has_no_headline():
