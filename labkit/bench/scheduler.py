@@ -7,15 +7,7 @@ from typing import ClassVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import (
-    BATCH,
-    COUNT,
-    NUMBER,
-    RATE,
-    RungFlag,
-    WorkloadFlags,
-    workload_of,
-)
+from labkit.bench.arguments import BATCH, COUNT, NUMBER, RATE, RungFlag, WorkloadFlags, workload_of
 from labkit.bench.flags import flag, replaced_default
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import ALIKE, LOADS
@@ -68,12 +60,13 @@ class RunFlags(WorkloadFlags, RungFlag):
         print(f"{engine.model}, rung {self.rung}")
         self.print_summary(runs)
         print(f"Append paths, all measured runs: {total_paths(runs)}")
+        limits = [workload.limit(bandwidth.copy, run=run) for run in runs]
         samples = [
-            RungRun(**vars(run), rung=self.rung, limit_seconds=workload.limit(bandwidth.copy, run=run).seconds)
-            for run in runs
+            RungRun(**vars(run), rung=self.rung, limit_seconds=limit.seconds)
+            for run, limit in zip(runs, limits, strict=True)
         ]
         if all(run.decoded_tokens for run in runs):
-            limit = workload.limit(bandwidth.copy, run=runs[0])
+            limit, *_ = limits
             reached = 100 * median(run.limit_seconds / run.decode_seconds for run in samples)
             print(
                 f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB "

@@ -142,7 +142,7 @@ class RungRun(Run):
 
 @dataclass(frozen=True)
 class RunsRecord(Record):
-    """Recorded runs by rung: what `python -m labkit.bench ladder` records, or one rung alone."""
+    """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung."""
 
     @property
     def runs(self) -> list[Run]:
