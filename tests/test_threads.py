@@ -40,7 +40,7 @@ def test_with_a_gpu_a_lesson_leaves_the_threads_alone(monkeypatch):
 @pytest.mark.slow
 def test_a_benchmark_computes_on_one_thread_and_its_record_says_so(monkeypatch, tmp_path):
     out = tmp_path / "out.json"
-    line = ["kv-append", "--device", "cpu", "--batch-sizes", "1", "--repeats", "2", "--json", str(out)]
-    monkeypatch.setattr(sys, "argv", ["bench", *line])
+    line = "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1 --json"
+    monkeypatch.setattr(sys, "argv", ["bench", *line.split(), str(out)])
     bench_main.main()
     assert json.loads(out.read_text())["host"]["threads"] == torch.get_num_threads() == 1

@@ -4,7 +4,6 @@ from labkit.bench.comparison import compare, in_turn
 from labkit.bench.cost_cards import cost_card
 from labkit.bench.host_time import host_engine, time_host_steps
 from labkit.bench.limit import (
-    chain_seconds,
     copy_bandwidth,
     decode_limit,
     forward_flops,

@@ -4,31 +4,52 @@ On a CPU they compute on one thread, unless OMP_NUM_THREADS is set; a record say
 """
 
 import argparse
-from importlib import import_module
-from typing import Any
 
-from labkit.bench.commands.flags import Parser
+from labkit.bench.comparison import Compare
+from labkit.bench.cost_cards import CountCards
+from labkit.bench.drafts import CompareDrafts
+from labkit.bench.five_loads import RunLoads
+from labkit.bench.flags import Flags, Parser
+from labkit.bench.fleet import SimulateFleets
+from labkit.bench.host_time import TimeHost
+from labkit.bench.http import ServeReaders
+from labkit.bench.ladder import RunLadder
+from labkit.bench.peers.together import RunPeers
+from labkit.bench.ranks import RunRanks
+from labkit.bench.replicas import ServeReplicas
+from labkit.bench.scheduler import RunScheduler
+from labkit.bench.streaming import RunStreaming
+from labkit.bench.tune import Tune
 from labkit.engine.device import current_device, pick_device
 from labkit.errors import LabkitError
 from labkit.threads import use_one_thread
 
-NAMES = (
-    "profile cost-card host-time kv-append attention device-time compare scheduler streaming http ranks "
-    "replicas fleet ladder peers loads sampling drafts tune"
-)
-COMMANDS: dict[str, Any] = {
-    name: import_module(f"labkit.bench.commands.{name.replace('-', '_')}") for name in NAMES.split()
+COMMANDS: dict[str, type[Flags]] = {
+    "cost-card": CountCards,
+    "host-time": TimeHost,
+    "compare": Compare,
+    "ladder": RunLadder,
+    "peers": RunPeers,
+    "loads": RunLoads,
+    "scheduler": RunScheduler,
+    "streaming": RunStreaming,
+    "http": ServeReaders,
+    "ranks": RunRanks,
+    "replicas": ServeReplicas,
+    "fleet": SimulateFleets,
+    "drafts": CompareDrafts,
+    "tune": Tune,
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line: a subcommand per module of `labkit.bench.commands`, with its docstring as help."""
+    """The command line: a subcommand for each of COMMANDS, whose docstring is its help."""
     parser = Parser(prog="python -m labkit.bench")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        summary, _, notes = command.__doc__.split(": ", 1)[1].partition("\n")
+        summary, _, notes = (command.__doc__ or "").partition("\n")
         subparser = subparsers.add_parser(name, help=summary, description=summary, epilog=notes.strip())
-        command.Settings.add_to(subparser)
+        command.add_to(subparser)
         subparser.set_defaults(command=command)
     return parser
 
@@ -42,16 +63,16 @@ def main() -> None:
         device = pick_device(args.device)
         if device.type == "cpu":
             use_one_thread()
-        settings, taken = args.command.Settings.of(args, device)
+        command, taken = args.command.of(args, device)
         if taken:
             print(f"On a CPU this command takes {taken}, unless you say otherwise.")
         with current_device(device):
-            args.command.run(settings)
+            command.run()
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except KeyboardInterrupt:
         parser.exit(130, "Interrupted before anything was complete: nothing was written.\n")
-    if settings.interrupted:
+    if command.interrupted:
         parser.exit(
             130, "Interrupted: the figures, and the record if one is written, have what was complete.\n"
         )

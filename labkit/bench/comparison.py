@@ -1,15 +1,32 @@
-"""Two engines on one workload, run in turn."""
+"""Two engines on one workload, run in turn; and the command that says which is faster."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
+from statistics import median
 from typing import TypeVar
 
+from tqdm import tqdm
+
+from labkit.bench.arguments import COUNT, WorkloadFlags, rounds_flag, workload_of
+from labkit.bench.flags import Kind, flag
+from labkit.bench.limit import measure_bandwidth
+from labkit.bench.record import record_if_asked
 from labkit.bench.workload import Workload
+from labkit.engine.device import cache_dtype
+from labkit.engine.step.attention import AttendAndWrite
+from labkit.errors import OptionError
+from labkit.ladder import LADDER
 from labkit.options import EngineOptions
-from labkit.results.comparison import Comparison
+from labkit.results.comparison import ComparedWorkload, Comparison
 from labkit.results.runs import Run, compared_runs
+from labkit.watch.counters import READY_PATHS, WRITES
 
 ROUNDS = 5
+PATHS = (*READY_PATHS, *WRITES, AttendAndWrite.path)  # by the names of the engine's counter
+SIDE = Kind(str, "RUNG[,OPTION=VALUE,...]")
 
 T = TypeVar("T")
 
@@ -60,16 +77,73 @@ def compare(
     path: str | None = None,
     rounds: int = ROUNDS,
     warmup_runs: int = 1,
-    measure: Callable[[Run], float] = lambda run: run.decode_seconds,
-    progress: Callable[[], object] = lambda: None,
-    interrupted: Callable[[], object] | None = None,
 ) -> Comparison:
-    """Compare two engines on one workload, each run with a fresh engine.
+    """Compare two engines' decode times on one workload, each run with a fresh engine.
 
-    path: what `after` is about; the comparison warns if it never ran. measure: the time of a
-    run to compare, in seconds; decoding by default. progress: called after each of the 4 * rounds runs.
-    interrupted: as `in_turn` has it.
+    path: what `after` is about; the comparison warns if it never ran.
     """
     measures = [partial(run_fresh, workload, options) for options in (before, after)]
-    before_runs, after_runs = in_turn(measures, rounds, progress, interrupted, warmup_runs)
-    return compared_runs(before_runs, after_runs, names, path, measure)
+    return compared_runs(*in_turn(measures, rounds, warm_up=warmup_runs), names, path)
+
+
+@dataclass
+class Compare(WorkloadFlags):
+    """Run two rungs, or any two sets of options, in turn on one workload, and say which is faster.
+
+    --before and --after take a rung and changes to its options: 00, or 00,attention=plain.
+    --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
+    One round is too few for a verdict.
+    """
+
+    rounds: int = rounds_flag(ROUNDS)
+    before: str = flag(list(LADDER)[-2], "this side has this rung's options", SIDE)
+    after: str = flag(list(LADDER)[-1], "this side has this rung's options", SIDE)
+    path: str | None = flag(
+        None,
+        "--after is about this append path; a warning says if it never ran (default: none)",
+        choices=PATHS,
+    )
+    whole_runs: bool = flag(
+        False, "whole runs are compared, prompts and waiting included (default: decoding alone)"
+    )
+    self_test: int | None = flag(
+        None, "--before is compared with itself N times (default: with --after, once)", COUNT
+    )
+
+    def run(self) -> None:
+        before, after = rung_options(self.before), rung_options(self.before if self.self_test else self.after)
+        names = ("A", "A again") if self.self_test else (self.before, self.after)
+        workload = workload_of(self)
+        measures = [partial(run_fresh, workload, options) for options in (before, after)]
+        measure = attrgetter("seconds" if self.whole_runs else "decode_seconds")
+        comparisons: list[Comparison] = []
+        repeats = self.self_test or 1
+        with tqdm(total=4 * self.rounds * repeats, unit=" runs") as bar, self.until_interrupted(comparisons):
+            while len(comparisons) < repeats and not self.interrupted:
+                sides = in_turn(measures, self.rounds, bar.update, self.mark_interrupted, warm_up=1)
+                comparisons.append(compared_runs(*sides, names, self.path, measure))
+        device = workload.model.device
+        bandwidth, kept = measure_bandwidth(device), cache_dtype(workload.model.network.dtype, after, device)
+        limit = workload.limit(bandwidth.copy, kept, sides[1][-1])
+        reached = 100 * limit.seconds / median(comparisons[-1].after_samples)
+        print(*comparisons, sep="\n")
+        print(f"Limit of decode: {limit.seconds:.4g} s at {bandwidth}; reached {reached:.1f} %")
+        if self.self_test:
+            verdicts = Counter(comparison.verdict for comparison in comparisons)
+            counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
+            print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")
+        samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
+        record_if_asked(self, "comparison", device, samples, bandwidth)
+
+
+def rung_options(text: str) -> EngineOptions:
+    """ "00", or "00,attention=plain": a rung, and options to change in it. Raises OptionError."""
+    number, *changes = text.split(",")
+    known = sorted(field.name for field in fields(EngineOptions))
+    options = LADDER[number].options
+    for change in changes:
+        name, _, value = change.partition("=")
+        if name not in known:
+            raise OptionError(f"{name!r} is not an option; there are {', '.join(known)}")
+        options = replace(options, **{name: value})
+    return options

@@ -2,23 +2,34 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from shutil import get_terminal_size
 from types import CodeType, FrameType
 from typing import TypeVar
 
+import pandas as pd
 import torch
+from tqdm import tqdm
 
+from labkit.bench.arguments import DeviceFlags, batch_sizes_flag, rungs_flag
+from labkit.bench.flags import ByDevice, Kind, flag
 from labkit.bench.profile import traced_events
+from labkit.bench.record import record_if_asked
 from labkit.bench.workload import difference
-from labkit.engine import InferenceEngine
+from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.device import pick_device
 from labkit.kernels.eight_bit import bytes_of_head, is_eight_bit, scales_of
 from labkit.kvcache import KVBlockInfo, KVBlockManager
+from labkit.ladder import LADDER
+from labkit.model import load_model
 from labkit.results import files
-from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts
-from labkit.watch import OperatorCounter, profiled_by, steady_decode
+from labkit.results.cost_cards import CardKey, CostCard, DeviceCounts, HostCounts, RungCard
+from labkit.watch import OperatorCounter, profiled_by, steady_decode, steady_prompts
 
 RECORDED = "cost_cards_h100"  # and no record of a reader's: a lesson shows the same on every CPU
+PROMPT_LENGTHS = (20,), (20, 23)  # tokens of the prompts, in turn: with the first all positions are equal
 STEADY_TOKENS = 16  # more than a card's steps take, and few enough to stay within a block
 
 
@@ -154,3 +165,57 @@ def counts_of_alike(card: CostCard, others: Sequence[CostCard]) -> DeviceCounts 
 
     alike = [other.device for other in others if asked(other.host) == asked(card.host)]
     return alike[0] if alike and all(device == alike[0] for device in alike) else None
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class CountCards(DeviceFlags):
+    """Count what one steady decode step does, for each rung, model and batch size."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    models: tuple[str, ...] = flag(
+        ByDevice(("data/tiny-gpt2", "random:gpt2"), ("data/tiny-gpt2",)),
+        "steps of these models are counted; each is a directory, a hub id, or random weights such as "
+        "random:gpt2",
+        Kind(lambda text: tuple(text.split(",")), "MODEL,MODEL,..."),
+    )
+    batch_sizes: tuple[int, ...] = batch_sizes_flag((8, 64, 128))
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        samples: list[RungCard] = []
+        cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
+        with self.until_interrupted(samples):
+            for name in self.models:
+                model = load_model(name)
+                for rung, batch_size, lengths in tqdm(
+                    list(product(self.rungs, self.batch_sizes, PROMPT_LENGTHS)), desc=name
+                ):
+                    engine = InferenceEngine(
+                        model,
+                        LADDER[rung].options,
+                        device=device,
+                        cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
+                        scheduler=SchedulerConfig(
+                            max_batch_size=batch_size, prefill_max_batch_size=batch_size
+                        ),
+                    )
+                    prompts = steady_prompts(batch_size, lengths)
+                    card = cost_card(engine, prompts)
+                    samples.append(RungCard(rung, batch_size, engine_key(engine, prompts), card))
+                    about = f"{name}, B = {batch_size}, prompts of {' and '.join(map(str, lengths))} tokens"
+                    cards.setdefault(about, {})[rung] = card
+        for about, made in cards.items():
+            print(f"\n{about}\n{cards_text(made)}")
+        record_if_asked(self, "cost_card", device, samples, model=", ".join(self.models))
+
+
+def cards_text(cards: Mapping[str, CostCard]) -> str:
+    """A line that says where the GPU's rows come from, and the cards as a table with a column for each; it
+    goes on below where a terminal has room for no more columns."""
+    captions = dict.fromkeys(card.caption for card in cards.values())
+    columns = {f"rung {name}": {row: f"{n:,}" for row, n in c.column().items()} for name, c in cards.items()}
+    table = pd.DataFrame(columns).fillna("–")
+    return f"{'; '.join(captions)}\n{table.to_string(line_width=get_terminal_size().columns)}"

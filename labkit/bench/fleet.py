@@ -17,7 +17,14 @@ from statistics import median
 
 import numpy as np
 
+from labkit.bench.arguments import SEED, RecordFlags
+from labkit.bench.flags import flag
+from labkit.bench.http import said
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import QUESTION, SYSTEM_PROMPT, lognormal
+from labkit.bench.record import make_record, own_target, write_own
+from labkit.engine.device import pick_device
+from labkit.ladder import FINISHED
 from labkit.results import load
 from labkit.results.fleet import FleetRun
 from labkit.serve.affinity import POLICIES, SLACK
@@ -27,6 +34,28 @@ KEPT = 8  # prompts' beginnings that a replica's prefix cache has room for
 MOST_ONGOING = 256  # that it takes at once, as the application has it by default
 BOUND = 1.25  # times the mean load, up to which a group takes requests of its own beginnings
 MEDIAN_ANSWER, LONGEST_ANSWER = 128, 512  # tokens
+
+# What the command simulates.
+SHARE = 0.7  # of what the fleet can serve
+# Replicas, policy, ingresses, whether these have groups of their own, replicas that are lost, requests.
+STEADY = (
+    (8, "prefix", 1, False, 0, 1_600),
+    (8, "round-robin", 1, False, 0, 1_600),
+    (8, "prefix", 4, False, 0, 1_600),
+    (8, "prefix", 1, False, 1, 1_600),
+    (64, "prefix", 1, False, 0, 6_400),
+    (64, "round-robin", 1, False, 0, 6_400),
+    (64, "prefix", 8, False, 0, 6_400),
+    (64, "prefix", 1, False, 8, 6_400),
+    (64, "prefix", 8, True, 0, 6_400),
+    (1000, "prefix", 1, False, 0, 12_000),
+    (1000, "prefix", 125, False, 0, 12_000),
+    (1000, "prefix", 125, True, 0, 12_000),
+    (1000, "prefix", 125, True, 8, 12_000),
+)
+GROWING = 4  # replicas
+COLD_STARTS = (10.0, 60.0)  # seconds
+AFTER = 70.0  # seconds for which requests come, beside a cold start
 
 
 @dataclass(frozen=True)
@@ -328,3 +357,31 @@ class Simulation:
             most_loaded=float(np.mean(self.most[len(self.most) // 2 :])),
             choice_seconds=median(choices),
         )
+
+
+@dataclass
+class SimulateFleets(RecordFlags):
+    """Simulate up to 1,000 replicas, and say what the router before them does and costs.
+
+    The service times are those of GPT-2 124M in the H100's records, and the router is the one that runs.
+    Requests come at 70 % of what the fleet can serve. All figures but the time of a choice are the same for
+    the same seed.
+    """
+
+    seed: int = flag(0, "requests are drawn with this seed", SEED)
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        target = own_target(self, "fleet", device)
+        service, samples = Service.recorded(FINISHED.number), list[FleetRun]()
+        for replicas, policy, ingresses, in_groups, lost, num in STEADY:
+            fleet = Fleet(service, replicas, policy, ingresses, in_groups)
+            samples.append(fleet.steady(SHARE, num, self.seed, lost))
+            said(f"{samples[-1].replicas} replicas, {samples[-1].policy}, ingresses: {ingresses}")
+        for cold_start in COLD_STARTS:
+            samples.append(Fleet(service, GROWING).growing(SHARE, cold_start + AFTER, self.seed, cold_start))
+            said(samples[-1].event)
+        about = self.settings | {"model": "random:gpt2", "share": SHARE}
+        record = make_record("fleet", device, measure_bandwidth(device), about, samples)
+        print(f"{record.steady_table().to_string()}\n\n{record.growth_table().to_string()}")
+        write_own(record, target)

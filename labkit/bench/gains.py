@@ -37,50 +37,40 @@ class Gain:
     read_bandwidth: float | None
 
 
-def network_of(name: str) -> Network | None:
-    """A model of a published size on paper; None for another one."""
-    return on_paper(name) if name in RANDOM_CONFIGS else None
-
-
-def gains_of(record: RanksRecord) -> list[Gain]:
-    network, made = network_of(record.model.removeprefix("random:")), []
-    for requests in dict.fromkeys(run.requests for run in record.samples):
-        side = record.best_side(requests)
-        rates = record.rate(ONE, requests), record.rate(side, requests)
-        bandwidths, sum_us = None, None
-        if network is not None:
-            prompts, new = [record.prompt_tokens] * requests, [record.max_new_tokens] * requests
-            limit = workload_limit(network, prompts, new, requests, bandwidth=1.0)
-            bytes_of_token = limit.num_bytes / limit.num_tokens
-            bandwidths = rates[0] * bytes_of_token, rates[1] * bytes_of_token / record.ranks
-            num_sums = SUMS_PER_LAYER * network.config.num_layers
-            sum_us = record.sums_us(side, requests) / num_sums or None
-        made.append(
-            Gain(
-                name=record.model.removeprefix("random:"),
-                kind=f"{record.ranks} × {record.host.device.removeprefix('NVIDIA ').split()[0]}",
-                requests=requests,
-                gpus=record.ranks,
-                rates=rates,
-                comparison=record.comparison(side, requests),
-                by_nccl=record.comparison(CUT_NCCL, requests),
-                bandwidths=bandwidths,
-                sum_us=sum_us,
-                read_bandwidth=record.read_bandwidth,
-            )
-        )
-    return made
+def gain_of(record: RanksRecord, requests: int, network: Network | None) -> Gain:
+    """network: the model on paper; None for one without a published size."""
+    side, bandwidths, sum_us = record.best_side(requests), None, None
+    rates = record.rate(ONE, requests), record.rate(side, requests)
+    if network is not None:
+        prompts, new = [record.prompt_tokens] * requests, [record.max_new_tokens] * requests
+        limit = workload_limit(network, prompts, new, requests, bandwidth=1.0)
+        bytes_of_token = limit.num_bytes / limit.num_tokens
+        bandwidths = rates[0] * bytes_of_token, rates[1] * bytes_of_token / record.ranks
+        sum_us = record.sums_us(side, requests) / (SUMS_PER_LAYER * network.config.num_layers) or None
+    return Gain(
+        name=record.model.removeprefix("random:"),
+        kind=f"{record.ranks} × {record.host.device.removeprefix('NVIDIA ').split()[0]}",
+        requests=requests,
+        gpus=record.ranks,
+        rates=rates,
+        comparison=record.comparison(side, requests),
+        by_nccl=record.comparison(CUT_NCCL, requests),
+        bandwidths=bandwidths,
+        sum_us=sum_us,
+        read_bandwidth=record.read_bandwidth,
+    )
 
 
 def all_gains(records: Iterable[RanksRecord]) -> list[Gain]:
     """What records say, by model, number of GPUs and of requests; the largest model comes first."""
-
-    def order(gain: Gain) -> tuple[float, str, int, int]:
-        network = network_of(gain.name)
+    made = []
+    for record in records:
+        name = record.model.removeprefix("random:")
+        network = on_paper(name) if name in RANDOM_CONFIGS else None
         size = 0 if network is None else network.config.num_matrix_weights
-        return -size, gain.name, gain.gpus, gain.requests
-
-    return sorted((gain for record in records for gain in gains_of(record)), key=order)
+        for requests in record.distinct("requests"):
+            made.append((-size, name, record.ranks, requests, gain_of(record, requests, network)))
+    return [gain for *_, gain in sorted(made, key=lambda each: each[:4])]
 
 
 def gains_table(gains: Iterable[Gain]) -> pd.DataFrame:

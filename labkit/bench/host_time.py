@@ -1,27 +1,42 @@
-"""What a decode step costs the host, with the model taken out."""
+"""What a decode step costs the host, with the model taken out; and the command that times it on all rungs."""
 
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from labkit.bench.limit import synchronize
+from labkit.bench.arguments import (
+    COUNT,
+    LENGTH_LIST,
+    RecordFlags,
+    batch_sizes_flag,
+    rounds_flag,
+    rungs_flag,
+)
+from labkit.bench.comparison import in_turn
+from labkit.bench.flags import flag
+from labkit.bench.limit import measure_bandwidth, synchronize
+from labkit.bench.record import make_record, own_target, write_own
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
+from labkit.engine.device import pick_device
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.errors import OptionError
+from labkit.ladder import LADDER
 from labkit.model import Attend, LanguageModel, ModelConfig, Network, PastKV, Prefilled
 from labkit.model.decoder_weights import split_heads
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
-from labkit.results.host_time import HostTime
+from labkit.results.host_time import HostTime, RungHostTime
 from labkit.watch import LaunchRecorder, replaced, steady_decode, steady_prompts
 
 # GPT-2's 12 layers and 12 heads, but heads of one number: on a CPU the host moves the numbers, too, and
@@ -172,3 +187,37 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
         for part, (owner, name) in parts.items():
             stack.enter_context(replaced(owner, name, partial(timing, part)))
         yield seconds
+
+
+@dataclass
+class TimeHost(RecordFlags):
+    """Time what a decode step costs the host, the model taken out, for each rung and batch size."""
+
+    rungs: tuple[str, ...] = rungs_flag()
+    rounds: int = rounds_flag(3)
+    batch_sizes: tuple[int, ...] = batch_sizes_flag(BATCH_SIZES)
+    prompt_lengths: tuple[int, ...] = flag(
+        LENGTHS,
+        "prompts in turn have this many tokens; one number makes all positions equal",
+        LENGTH_LIST,
+    )
+    steps: int = flag(40, "this many steps are timed in each of the runs", COUNT)
+
+    def run(self) -> None:
+        device = pick_device(self.device)
+        path = own_target(self, "host_time", device)
+        samples: list[RungHostTime] = []
+        with self.until_interrupted(samples):
+            for batch_size in tqdm(self.batch_sizes, desc="batch sizes"):
+                measures = [partial(self.one_run, rung, batch_size, device) for rung in self.rungs]
+                samples += chain(*in_turn(measures, self.rounds))
+        settings = {**self.settings, "model": "none, GPT-2's layers"}
+        samples.sort(key=lambda sample: self.rungs.index(sample.rung))
+        record = make_record("host_time", device, measure_bandwidth(device), settings, samples)
+        print("GPT-2's layers, no model: microseconds of a step, the median")
+        print(record.table(self.batch_sizes).to_string())
+        write_own(record, path)
+
+    def one_run(self, rung: str, batch_size: int, device: torch.device) -> RungHostTime:
+        engine = host_engine(LADDER[rung].options, batch_size, device)
+        return RungHostTime(**vars(time_host_steps(engine, self.steps, self.prompt_lengths)), rung=rung)

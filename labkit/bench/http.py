@@ -1,21 +1,42 @@
 """The same readers served in turn in the process and over HTTP: by the command, to two clients, and by a
-thread."""
+thread. `ServeReaders` is the benchmark."""
 
 import json
 import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from itertools import pairwise
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise, repeat
+from statistics import median
 
-from labkit.bench.streaming import run_streaming
+from labkit.bench.arguments import BATCH, COUNT, ServedFlags, rounds_flag
+from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.limit import measure_bandwidth
+from labkit.bench.record import make_record, write_record
+from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine.device import pick_device
 from labkit.errors import StreamError
-from labkit.results.http import BY_OPENAI, BY_THREAD, IN_PROCESS, OPENAI_UNPACED, UNPACED, HttpRun, counted
-from labkit.serve.engine_process import EngineSettings
+from labkit.flag_types import real_number
+from labkit.results.http import (
+    BY_OPENAI,
+    BY_THREAD,
+    IN_PROCESS,
+    OPENAI_UNPACED,
+    SIDES,
+    UNPACED,
+    HttpRun,
+    counted,
+)
+from labkit.results.record import Record
+from labkit.serve.engine_process import EngineSettings, keep_all_there_is
+
+BLOCK_SIZE = 64
 
 
 class Readers:
@@ -57,48 +78,6 @@ class Readers:
             process.stdin.close()
             process.wait()
             process.stdout.close()
-
-
-class Sides:
-    """The ways to serve: an engine here, one behind the command, and one behind it that sends frames as they
-    come.
-
-    Each run has random prompts of its own, so no prefix cache helps.
-    """
-
-    def __init__(
-        self, engine: InferenceEngine, ports: tuple[int, int], readers: Readers, size: tuple[int, int, int]
-    ) -> None:
-        """ports: of the two commands. size: readers, tokens of a prompt, and tokens of an answer."""
-        self.engine = engine
-        self._port, self._unpaced_port = ports
-        self._readers = readers
-        self._num, self._prompt_tokens, new_tokens = size
-        self._params = SamplingParams(new_tokens, stop_on_eos=False)
-        self._numbers = random.Random(0)
-
-    def run(self, side: str, within: float) -> HttpRun:
-        """One run of that side. within: seconds in which the readers ask, each at a random moment; 0: all at
-        once."""
-        token_ids, draw = range(self.engine.model.config.vocab_size), self._numbers
-        prompts = [tuple(draw.choices(token_ids, k=self._prompt_tokens)) for _ in range(self._num)]
-        times = sorted(within * self._numbers.random() for _ in prompts)
-        asked = zip(prompts, times, strict=True)
-        requests = tuple(Request(prompt, self._params, at) for prompt, at in asked)
-        if side == IN_PROCESS:  # the same readers as tasks of one event loop
-            workload = Workload(self.engine.model, requests, self.engine.device)
-            felt = run_streaming(workload, self.engine, "tasks", tokenize_workers=1).latency
-            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
-            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
-        bodies = bodies_of(self.engine.model.name, requests)
-        if side != BY_THREAD:
-            port = self._unpaced_port if side in (UNPACED, OPENAI_UNPACED) else self._port
-            return self._readers.run(side, port, bodies, times)
-        from labkit.serve import RunningServer, make_app  # which need an extra
-
-        with RunningServer(make_app(self.engine, name=self.engine.model.name)) as running:
-            port = int(running.url.rpartition(":")[2])
-            return self._readers.run(side, port, bodies, times)
 
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
@@ -147,3 +126,109 @@ class ServerCommand:
 def rounded(times: Iterable[float]) -> tuple[float, ...]:
     """Times in seconds, to a tenth of a microsecond."""
     return tuple(round(seconds, 7) for seconds in times)
+
+
+@dataclass
+class ServeReaders(ServedFlags):
+    """Serve readers in the process and over HTTP, and say what share of the tokens comes through.
+
+    All readers ask at once, or, with --share, at random moments: each side is asked for that share of the
+    tokens per second that it makes when all ask at once. Each has a connection that is open, in processes of
+    their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its
+    own, as `python -m labkit.serve` has it, once as it is and once with --frame-every 0, and then in a thread
+    of the server's. The command is read by sockets that only note when a frame came, and by the `openai`
+    package's client, which reads each frame as it comes. Prompts are random, and new in each run. TTFT runs
+    from a reader's request to its first text; ITL is between two frames of a reader, in each of which are all
+    tokens that had come. *Readers busy* is the share of a core that their busiest process takes: near 100 %,
+    take more --clients. The record is written after every round.
+    """
+
+    readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
+    max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
+    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)
+    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
+    share: float = flag(
+        0.0,
+        "the readers ask at random moments, for this share of a side's highest rate "
+        "(default: %(default)s, all at once)",
+        Kind(real_number(0, 1), "R"),
+    )
+    rounds: int = rounds_flag(3)
+
+    def run(self) -> None:
+        """Raises StreamError if a reader is not served."""
+        device = pick_device(self.device)
+        blocks = -(-(self.prompt_tokens + self.max_new_tokens) // BLOCK_SIZE)
+        max_blocks, num_tokens = 2 * self.max_batch_size * blocks, self.readers * self.max_new_tokens
+        settings = EngineSettings(self.model, self.rung, str(device), self.max_batch_size, max_blocks)
+        bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
+        within: dict[str, float] = {}  # seconds in which the readers of each side ask
+
+        def record() -> Record:
+            return make_record("http", device, bandwidth, self.settings | {"within": within}, samples)
+
+        said("two servers start, and an engine is made here")
+        with (
+            Readers(self.clients) as readers,
+            ServerCommand(settings) as server,
+            ServerCommand(replace(settings, frame_every=0.0)) as unpaced,
+            self.until_interrupted(samples),
+        ):
+            engine = settings.make_engine()
+            run = partial(self.run_side, engine, readers, (server.port(), unpaced.port()), random.Random(0))
+            for side in SIDES:
+                said(f"to warm up, {in_words(run(side, 0.0))}")
+            keep_all_there_is()  # as both processes of the command do
+            for side in SIDES:
+                within[side] = self.share and num_tokens / (self.share * run(side, 0.0).rate)
+            for number in range(self.rounds):
+                for side in (*SIDES, *SIDES[::-1]):
+                    samples.append(run(side, within[side]))
+                    said(f"round {number + 1} of {self.rounds}, {in_words(samples[-1])}")
+                if self.json:
+                    write_record(record(), self.json)
+        print(f"{engine}, {self.readers} readers x {self.max_new_tokens} tokens; times in milliseconds")
+        print(record().table().to_string())
+        if self.json:
+            write_record(record(), self.json)
+
+    def run_side(
+        self,
+        engine: InferenceEngine,
+        readers: Readers,
+        ports: tuple[int, int],
+        draw: random.Random,
+        side: str,
+        within: float,
+    ) -> HttpRun:
+        """One run of a side, with prompts of its own, so that no prefix cache helps. ports: of the command,
+        and of the one that sends frames as they come. within: seconds in which the readers ask, each at a
+        random moment; 0: all at once."""
+        token_ids = range(engine.model.config.vocab_size)
+        params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
+        prompts = [tuple(draw.choices(token_ids, k=self.prompt_tokens)) for _ in range(self.readers)]
+        times = sorted(within * draw.random() for _ in prompts)
+        requests = tuple(Request(*asked) for asked in zip(prompts, repeat(params), times, strict=False))
+        if side == IN_PROCESS:  # the same readers as tasks of one event loop
+            felt = felt_latency(
+                run_streaming(Workload(engine.model, requests, engine.device), engine, tokenize_workers=1)
+            )
+            frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
+            return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
+        bodies = bodies_of(engine.model.name, requests)
+        if side != BY_THREAD:
+            return readers.run(side, ports[side in (UNPACED, OPENAI_UNPACED)], bodies, times)
+        from labkit.serve import RunningServer, make_app  # which need an extra
+
+        with RunningServer(make_app(engine, name=engine.model.name)) as running:
+            return readers.run(side, int(running.url.rpartition(":")[2]), bodies, times)
+
+
+def said(line: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def in_words(run: HttpRun) -> str:
+    ttft = 1e3 * median(run.ttft)
+    return f"{run.side}: {run.rate:,.0f} tokens/s in {run.seconds:.2f} s, TTFT p50 {ttft:.1f} ms"

@@ -1,5 +1,5 @@
-"""What the hardware allows: the bytes a decode step must move, over the bandwidth measured here; and how soon
-a chain of kernels can end, however little each does. And what a step takes."""
+"""What the hardware allows: the bytes a decode step must move, over the bandwidth measured here. And what a
+step takes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +13,6 @@ from labkit.kernels.eight_bit import ALIGNMENT, bytes_of_head
 from labkit.model import ModelConfig, Network
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.random_configs import RANDOM_CONFIGS
-
-REPLAYS = 20  # of a graph, one behind another, so that the launch of one is hidden by the one before
 
 
 class Bandwidth(NamedTuple):
@@ -161,26 +159,6 @@ def measure_bandwidth(device: torch.device | str) -> Bandwidth:
     return Bandwidth(copy_bandwidth(device), read_bandwidth(device))
 
 
-def chain_seconds(device: torch.device | str, num_kernels: int) -> float | None:
-    """Seconds of kernels that do next to nothing, each of which waits for the one before, from a CUDA graph.
-
-    A step of as many dependent kernels can take no less, whatever the bytes. None on a CPU, which is given no
-    kernels to run.
-    """
-    device = torch.device(device)
-    if device.type != "cuda":
-        return None
-    with torch.cuda.device(device):
-        number = torch.zeros(1, device=device)
-        chain = launcher([lambda: number.add_(1)], device, num_kernels)
-
-        def replay() -> None:
-            for _ in range(REPLAYS):
-                chain()
-
-        return fastest_seconds(replay, device) / REPLAYS
-
-
 def matmul_rate(device: torch.device | str, dtype: torch.dtype) -> float:
     """FLOP per second of a square matrix product on random data, the fastest of nine."""
     device = torch.device(device)
@@ -211,15 +189,12 @@ def time_decode_steps(engine: InferenceEngine, num_steps: int) -> list[float]:
     return [synchronized_seconds(engine.step, engine.device) for _ in range(num_steps)]
 
 
-def launcher(
-    calls: Sequence[Callable[[], object]], device: torch.device, rounds: int
-) -> Callable[[], object]:
-    """A function that makes all calls `rounds` times; on a GPU it replays them from a CUDA graph."""
+def launcher(calls: Sequence[Callable[[], object]], device: torch.device) -> Callable[[], object]:
+    """A function that makes all calls; on a GPU it replays them from a CUDA graph."""
 
     def run_all() -> None:
-        for _ in range(rounds):
-            for call in calls:
-                call()
+        for call in calls:
+            call()
 
     run_all()
     if device.type != "cuda":

@@ -27,13 +27,13 @@ class Asked:
     """What a load is made from.
 
     alike: the requests that the flags describe, which some loads change and others are only as many as.
-    rate: arrivals per second, the mean; None where nothing was said of it.
+    rate: arrivals per second, the mean, which the load `arrivals` needs.
     """
 
     alike: tuple[Request, ...]
     model: ModelConfig
     seed: int = 0
-    rate: float | None = None
+    rate: float | None = 50.0
 
     def length(self, tokens: int) -> int:
         """A length in tokens, of a model of 1,024 positions, for this one."""
@@ -51,12 +51,6 @@ class Asked:
 def sampled(asked: Asked) -> tuple[Request, ...]:
     """The requests that are alike, each with temperature 0.8, top-p 0.95 and a seed of its own."""
     return tuple(drawing(request, asked.seed + i) for i, request in enumerate(asked.alike))
-
-
-def one_sampled(asked: Asked) -> tuple[Request, ...]:
-    """The requests that are alike, of which the first alone draws."""
-    first, *others = asked.alike
-    return (drawing(first, asked.seed), *others)
 
 
 def ragged(asked: Asked) -> tuple[Request, ...]:
@@ -89,8 +83,6 @@ def prompt_heavy(asked: Asked) -> tuple[Request, ...]:
 
 def arrivals(asked: Asked) -> tuple[Request, ...]:
     """The ragged requests, which come one after another as a Poisson process of the rate asked for."""
-    if asked.rate is None:
-        raise OptionError("arrivals need --rate, the requests per second")
     numbers, requests, now = random.Random(asked.seed + 1), [], 0.0
     for request in ragged(asked):
         requests.append(replace(request, arrives_at=now))
@@ -117,7 +109,6 @@ def assistant(asked: Asked) -> tuple[Request, ...]:
 LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
     ALIKE: lambda asked: asked.alike,  # the write-ups': from the flags, greedy, equally many tokens, at once
     "sampled": sampled,
-    "one-sampled": one_sampled,
     "ragged": ragged,
     "prompt-heavy": prompt_heavy,
     "arrivals": arrivals,
@@ -127,15 +118,10 @@ LOADS: dict[str, Callable[[Asked], tuple[Request, ...]]] = {
 
 
 def make_load(name: str, asked: Asked) -> tuple[Request, ...]:
-    """The requests of a load, one for each that was asked for.
-
-    Raises OptionError for a name that is not in LOADS, for arrivals without a rate and for a rate without
-    arrivals.
-    """
+    """The requests of a load, one for each that was asked for. Raises OptionError for a name that is not in
+    LOADS."""
     if name not in LOADS:
         raise OptionError(f"there is no load {name!r}; there are {', '.join(LOADS)}")
-    if asked.rate is not None and name != "arrivals":
-        raise OptionError("--rate is for --load arrivals")
     return LOADS[name](asked)
 
 

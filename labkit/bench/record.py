@@ -1,5 +1,7 @@
-"""Results worth keeping: raw samples with all that is needed to judge them, as JSON under data/results/."""
+"""A record of what a command measured: from which machine, commit and command, and where it goes."""
 
+import argparse
+import errno
 import json
 import os
 import platform
@@ -8,18 +10,25 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from labkit.bench.limit import Bandwidth
+from labkit import paths
+from labkit.bench.limit import Bandwidth, measure_bandwidth
+from labkit.checks import shown
 from labkit.doctor import driver_version, first_words
+from labkit.errors import OptionError, ProjectError
 from labkit.paths import ROOT, has_project
 from labkit.results.files import KINDS
 from labkit.results.record import Host, Record
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux's
+DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
+DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
 
 
 def describe_host(device: torch.device) -> Host:
@@ -95,3 +104,82 @@ def write_record(record: Record, path: Path) -> None:
     """Write a record as JSON, and make the directories above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record.to_dict()) + "\n", encoding="utf-8")
+
+
+# --- where it goes ---------------------------------------------------------------------------------------
+
+
+def utf8(text: str) -> str:
+    """The text itself. Raises ArgumentTypeError if what the terminal hands over is not valid UTF-8."""
+    try:
+        return text.encode().decode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not valid UTF-8") from None
+
+
+def target_file(text: str) -> Path:
+    """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
+    try_writing(text, Path(utf8(text)))
+    return Path(text)
+
+
+def try_writing(text: str, path: Path) -> None:
+    """Make a file and the directories above it, then remove what was not there before.
+
+    Raises ArgumentTypeError, showing `text`, if that fails.
+    """
+    path = Path(os.path.realpath(path))
+    was_there = os.path.lexists(path)
+    try:
+        if not text or (was_there and not path.is_file()):
+            raise OSError(errno.EINVAL, "there can be no file")
+        with ExitStack() as made:
+            for folder in reversed([folder for folder in path.parents if not folder.exists()]):
+                folder.mkdir()
+                made.callback(folder.rmdir)
+            path.open("ab").close()  # which leaves a file that was there as it is
+            if not was_there:
+                made.callback(path.unlink)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
+
+
+def record_if_asked(
+    args: Any,
+    kind: str,
+    device: torch.device,
+    samples: Sequence[object],
+    bandwidth: Bandwidth | None = None,
+    **more: object,
+) -> None:
+    """Write a record if --json names a file. bandwidth: by default measured now. more: settings beside the
+    flags."""
+    if args.json:
+        measured = bandwidth or measure_bandwidth(device)
+        write_record(make_record(kind, device, measured, args.settings | more, samples), args.json)
+
+
+def own_target(args: Any, kind: str, device: torch.device) -> Path:
+    """The file that --json names, or one in data/results, named after the kind and the machine.
+
+    Writing to the latter is tried, and leaves nothing behind. Raises OptionError if it fails, before anything
+    was measured.
+    """
+    if args.json:
+        return args.json
+    path = paths.RESULTS / f"{kind}_{paths.slug(device_name(device))}.json"
+    try:
+        paths.require_project()
+        try_writing(str(path), path)
+    except (ProjectError, argparse.ArgumentTypeError) as error:
+        raise OptionError(f"{error}. Name a file with --json") from None
+    return path
+
+
+def write_own(record: Record, path: Path) -> None:
+    """Write a record, and say where it is and what draws it."""
+    write_record(record, path)
+    print(f"Record: {path}")
+    if record.kind in DRAWN:
+        here = "" if path.resolve().parent == paths.RESULTS else " Put it into data/results first."
+        print(f"To see it: run {DRAWN_IN}; *Every machine, yours among them* draws it.{here}")

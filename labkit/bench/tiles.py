@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from math import log2
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from labkit.kernels.tiles import (
     ENOUGH_PROGRAMS,
@@ -58,21 +58,7 @@ class Case(NamedTuple):
 Measure = Callable[[], float]  # seconds of a launch, now
 
 
-class TileBench(Protocol):
-    """What compiles, checks and times tiles: a GPU's, or a test's."""
-
-    room: int  # bytes of shared memory that a program can have
-    element_size: int  # bytes of an input
-    has_rings: bool  # whether a TMA can bring the inputs
-
-    def compile(self, tries: Sequence[tuple[Case, Tile]], seconds: float) -> list[tuple[Case, Tile]]:
-        """Compile these at once; those that can be launched within so many seconds."""
-
-    def is_right(self, case: Case, tile: Tile) -> bool:
-        """Whether a launch computes what the plain twin does. Raises whatever a launch raises."""
-
-    def measure(self, case: Case, tile: Tile) -> Measure:
-        """A function that times launches of a compiled tile. Raises whatever a launch raises."""
+TileBench = Any  # `labkit.bench.tune.GpuTileBench`, or one of a test that has its methods
 
 
 class Trial(NamedTuple):

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -54,14 +54,12 @@ class Workload:
         model: LanguageModel,
         prompts: Sequence[str | tuple[int, ...]],
         max_new_tokens: int,
-        *,
-        device: torch.device | str | None = None,
-        scheduler: SchedulerConfig = EIGHT_AT_A_TIME,
-        cache: CacheConfig = CacheConfig(prefix_cache=False),
+        **settings: Any,
     ) -> "Workload":
-        """Greedy requests that arrive together and make equally many tokens, whatever comes."""
+        """Greedy requests that arrive together and make equally many tokens, whatever comes. settings: of the
+        workload: device, scheduler, cache."""
         params = SamplingParams(max_new_tokens, stop_on_eos=False)
-        return cls(model, tuple(Request(prompt, params) for prompt in prompts), device, scheduler, cache)
+        return cls(model, tuple(Request(prompt, params) for prompt in prompts), **settings)
 
     @property
     def max_new_tokens(self) -> tuple[int, ...]:
@@ -107,27 +105,28 @@ class Workload:
             cache = replace(cache, max_blocks_per_layer=batch_size * blocks_per_request)
         return {"cache": cache, "scheduler": self.scheduler}
 
-    def requested_limit(self, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
-        """The least that decoding can take if all tokens are made that requests may make.
+    def limit(self, bandwidth: float, kept: torch.dtype | None = None, run: Run | None = None) -> DecodeLimit:
+        """The least that decoding can take: of the tokens of a run, or of all that requests may make.
 
         bandwidth: bytes per second. kept: the dtype of the cache, by default the model's.
         """
-        lengths = [len(prompt) for prompt in self.prompt_ids()]
-        return workload_limit(
-            self.model.network, lengths, self.max_new_tokens, self.scheduler.max_batch_size, bandwidth, kept
-        )
+        lengths = ([len(prompt) for prompt in self.prompt_ids()], self.max_new_tokens)
+        if run is not None:
+            lengths = run.prompt_lens, run.new_tokens
+        most = self.scheduler.max_batch_size
+        return workload_limit(self.model.network, *lengths, most, bandwidth, kept)
 
     def prompt_ids(self) -> list[Sequence[int]]:
         """The prompts as token ids."""
         encode, prompts = self.model.tokenizer.encode, [request.prompt for request in self.requests]
         return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    def run(self, engine: InferenceEngine, progress: Callable[[int], object] = lambda tokens: None) -> Run:
-        """Serve the requests, `engine.step()` in a loop. progress: called with the tokens of each step.
-
-        Raises OptionError unless all requests are there at the start.
-        """
-        self.require_all_at_once()
+    def run(self, engine: InferenceEngine) -> Run:
+        """Serve the requests, `engine.step()` in a loop. Raises OptionError if one arrives later."""
+        if self.has_arrivals:
+            raise OptionError(
+                "requests that arrive one after another are served by `streaming` and `loads` only"
+            )
         if engine.prefix_cache is not None:
             engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
         before = engine.stats()
@@ -135,25 +134,10 @@ class Workload:
             engine.add_request(request.prompt, request.params)
         completions = []
         while engine.has_work:
-            outputs = engine.step()
+            completions += engine.step().completions
             ended = time.perf_counter()  # the last token's own time lies before the end of its step
-            completions += outputs.completions
-            progress(len(outputs))
         seconds = ended - min(completion.timing.arrived for completion in completions)
         return make_run(before, engine.stats(), completions, latency_metrics(completions), seconds)
-
-    def require_all_at_once(self) -> None:
-        """Raises OptionError if a request arrives later than the start, where nothing waits for it."""
-        if self.has_arrivals:
-            raise OptionError(
-                "requests that arrive one after another are served by `streaming` and `loads` only"
-            )
-
-    def limit(self, run: Run, bandwidth: float, kept: torch.dtype | None = None) -> DecodeLimit:
-        """The least that decoding this run's tokens can take. bandwidth: bytes per second. kept: the dtype of
-        the cache, by default the model's."""
-        lengths, most = (run.prompt_lens, run.new_tokens), self.scheduler.max_batch_size
-        return workload_limit(self.model.network, *lengths, most, bandwidth, kept)
 
 
 def make_run(
@@ -166,7 +150,7 @@ def make_run(
     """A run from the engine's counters before and after it, its completions and their latency.
 
     seconds: from the first arrival until the last token was handed out, so that the engine's own shares of
-        it, prefill and decoding, add up to no more.
+    it, prefill and decoding, add up to no more.
     """
     counted = {
         name: getattr(after.counters, name) - getattr(before.counters, name)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 GROWS = "from "  # how the event of a fleet that grows begins
 
@@ -71,4 +71,4 @@ class FleetRecord(Record):
             for run in self.samples
             if run.event.startswith(GROWS)
         }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("fleet")
+        return table_of(rows, "fleet")

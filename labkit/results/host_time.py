@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import chain
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record
+from labkit.results.kernel_times import median_us
+from labkit.results.record import Record, table_of
 
 
 @dataclass(frozen=True)
@@ -28,34 +30,27 @@ class HostTime:
     @property
     def step_us(self) -> float:
         """Microseconds per step, the median."""
-        return 1e6 * float(np.median(self.step_seconds))
+        return median_us(self.step_seconds)
 
     @property
     def tables_us(self) -> float:
         """Microseconds per step of making block tables, or of updating the device's slots: the median."""
-        return 1e6 * float(np.median(self.tables_seconds))
+        return median_us(self.tables_seconds)
 
     @property
     def append_us(self) -> float:
         """Microseconds per step of storing keys and values, or of making room for them: the median."""
-        return 1e6 * float(np.median(self.append_seconds))
+        return median_us(self.append_seconds)
 
     @property
     def rest_us(self) -> float:
         """Microseconds per step that are neither tables nor append, the median."""
-        step, tables, append = map(np.array, (self.step_seconds, self.tables_seconds, self.append_seconds))
-        return 1e6 * float(np.median(step - tables - append))
+        return median_us(np.subtract(self.step_seconds, self.tables_seconds) - self.append_seconds)
 
     @property
     def layer_us(self) -> float:
         """Microseconds of tables and append per layer and step, the median."""
-        per_layer = np.add(self.tables_seconds, self.append_seconds) / self.num_layers
-        return 1e6 * float(np.median(per_layer))
-
-    def with_steps_of(self, other: "HostTime") -> "HostTime":
-        """Host times with the steps of both: `other` is a run of the same batch size."""
-        lanes = ("step_seconds", "tables_seconds", "append_seconds")
-        return replace(self, **{lane: getattr(self, lane) + getattr(other, lane) for lane in lanes})
+        return median_us(np.add(self.tables_seconds, self.append_seconds) / self.num_layers)
 
 
 def slope_us(times: Sequence[HostTime]) -> float | None:
@@ -83,13 +78,8 @@ class HostTimeRecord(Record):
     @property
     def times(self) -> dict[str, list[HostTime]]:
         """Host times by rung, one per batch size, with the steps of all its runs."""
-        runs: dict[str, dict[int, list[HostTime]]] = {}
-        for sample in self.samples:
-            runs.setdefault(sample.rung, {}).setdefault(sample.batch_size, []).append(sample)
-        return {
-            rung: [reduce(HostTime.with_steps_of, of_size) for of_size in by_size.values()]
-            for rung, by_size in runs.items()
-        }
+        sizes = {rung: [run.batch_size for run in self.only(rung=rung)] for rung in self.distinct("rung")}
+        return {rung: [self.time(rung, size) for size in dict.fromkeys(of)] for rung, of in sizes.items()}
 
     def runs_of(self, rung: str, batch_size: int) -> list[HostTime]:
         """Host times of a rung at a batch size, one per run, in the order of the record."""
@@ -97,7 +87,11 @@ class HostTimeRecord(Record):
 
     def time(self, rung: str, batch_size: int) -> HostTime:
         """Host times of a rung at a batch size, the steps of all runs together."""
-        return reduce(HostTime.with_steps_of, self.runs_of(rung, batch_size))
+        runs, lanes = self.runs_of(rung, batch_size), ("step_seconds", "tables_seconds", "append_seconds")
+        together: dict[str, Any] = {
+            lane: tuple(chain(*(getattr(run, lane) for run in runs))) for lane in lanes
+        }
+        return replace(runs[0], **together)
 
     def comparison(self, before: str, after: str, batch_size: int, of: str = "step") -> Comparison:
         """Compare two rungs' host times per step, or `of` it the "tables" or the "append" alone, taking the
@@ -114,4 +108,4 @@ class HostTimeRecord(Record):
             rung: {f"B = {t.batch_size}": round(t.step_us) for t in times if t.batch_size in batch_sizes}
             for rung, times in self.times.items()
         }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+        return table_of(rows, "rung")

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
 BY_OPENAI = "http, openai's client"
@@ -47,12 +47,12 @@ class HttpRecord(Record):
 
     def rate(self, side: str) -> float:
         """Tokens per second of a side, the median run."""
-        return median(run.rate for run in self.only(side=side))
+        return self.median("rate", side=side)
 
     def table(self) -> pd.DataFrame:
         """A row per side: medians over its runs, and percentiles of the pooled times in milliseconds."""
         rows = {}
-        for side in dict.fromkeys(run.side for run in self.samples):
+        for side in self.distinct("side"):
             runs = self.only(side=side)
             rows[side] = {
                 "tokens/s": f"{self.rate(side):,.0f}",
@@ -110,7 +110,7 @@ class ReplicasRecord(Record):
 
     def rate(self, replicas: int, policy: str) -> float:
         """Tokens per second, the median run."""
-        return median(run.rate for run in self.only(replicas=replicas, side=policy))
+        return self.median("rate", replicas=replicas, side=policy)
 
     def table(self) -> pd.DataFrame:
         """A row per number of replicas and policy: medians over its runs (of the rate, the slowest and the
@@ -130,7 +130,7 @@ class ReplicasRecord(Record):
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.1f}",
                 "readers busy": f"{max(run.busy for run in runs):.0%}",
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("replicas, policy")
+        return table_of(rows, "replicas, policy")
 
 
 def span(rates: list[float]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 ONE_PROGRAM, SPLIT = "one_program", "split"  # kernels of attention
 
 
-def median_us(seconds: tuple[float, ...]) -> float:
+def median_us(seconds: Sequence[float] | np.ndarray) -> float:
     """Microseconds, the median."""
     return 1e6 * float(np.median(seconds))
 
@@ -23,13 +23,13 @@ class AppendTime:
 
     path: str
     batch_size: int
-    device_seconds: tuple[float, ...]  # on the GPU alone, launched by a replayed CUDA graph; on a CPU, all
+    device_seconds: tuple[float, ...]  # on the GPU alone, launched by a replayed CUDA graph
     host_seconds: tuple[float, ...]  # to launch it from Python, checks included
     num_bytes: int  # new keys and values, read once and written once
 
     @property
     def device_us(self) -> float:
-        """Microseconds of the write on the GPU, the median; on a CPU, all of the call."""
+        """Microseconds of the write on the GPU, the median."""
         return median_us(self.device_seconds)
 
     @property
@@ -45,16 +45,12 @@ class AppendTime:
 
 @dataclass(frozen=True)
 class AttentionTime:
-    """Seconds that one layer's attention and K/V write take, by measurement; on a GPU launched by a graph.
-
-    Each of `batch_size` requests has `context_len` tokens in the cache; `splits` programs work per request
-    and head.
-    """
+    """Seconds that one layer's attention and K/V write take, by measurement, launched by a CUDA graph."""
 
     kernel: str  # ONE_PROGRAM or SPLIT
     batch_size: int
-    context_len: int
-    splits: int
+    context_len: int  # tokens in the cache, of each request
+    splits: int  # programs per request and head
     seconds: tuple[float, ...]
     num_bytes: int  # of keys and values in the cache, read once
 
@@ -71,7 +67,7 @@ class AttentionTime:
 
 @dataclass(frozen=True)
 class TunedTile:
-    """The fastest tile of a product [rows, K] x [K, N]: a sample of a TilesRecord.
+    """The fastest tile of a product [rows, K] x [K, N].
 
     today: the tile that was taken before; if it was as fast, `tile` is the same. seconds: of a launch whose
     weights are not in the GPU's cache, by measurement. num_tried: tiles beside today's.
@@ -88,11 +84,6 @@ class TunedTile:
     num_tried: int
 
     @property
-    def today_us(self) -> float:
-        """Microseconds of a launch with today's tile, the median."""
-        return median_us(self.today_seconds)
-
-    @property
     def us(self) -> float:
         """Microseconds of a launch with the fastest tile, the median."""
         return median_us(self.seconds)
@@ -100,32 +91,23 @@ class TunedTile:
     @property
     def gain(self) -> float:
         """Today's time over the found tile's; 1 where today's stays."""
-        return self.today_us / self.us
+        return median_us(self.today_seconds) / self.us
 
 
 def tiles_table(samples: Sequence[TunedTile]) -> pd.DataFrame:
     """A row per product and number of rows: today's tile, the fastest, and how much faster it is."""
-    rows = [
-        (
-            s.product,
-            s.rows,
-            *in_words(s.today, s.today_us),
-            *in_words(s.tile, s.us),
-            f"×{s.gain:.2f}",
-            s.num_tried,
-        )
-        for s in samples
-    ]
+    rows = []
+    for s in samples:
+        times = (f"{median_us(seconds):.2f}" for seconds in (s.today_seconds, s.seconds))
+        today, best = zip(map(in_words, (s.today, s.tile)), times, strict=True)
+        rows.append((s.product, s.rows, *today, *best, f"×{s.gain:.2f}", s.num_tried))
     columns = ["product", "rows", "today", "µs", "best", "µs", "gain", "tried"]
     return pd.DataFrame(rows, columns=columns).set_index(columns[:2])
 
 
-def in_words(tile: tuple[int, ...], us: float) -> tuple[str, str]:
-    """A tile as "16 x 64 x 128, split 2, 4 warps, 5 stages", and its time."""
+def in_words(tile: tuple[int, ...]) -> str:
+    """A tile as "16 x 64 x 128, split 2, 4 warps, 5 stages"."""
     block_m, block_n, block_k, split_k, num_warps, num_stages, *ring = tile
     split = f", split {split_k}" if split_k > 1 else ""
     form = ", ring" if any(ring) else ""
-    return (
-        f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages{form}",
-        f"{us:.2f}",
-    )
+    return f"{block_m} x {block_n} x {block_k}{split}, {num_warps} warps, {num_stages} stages{form}"

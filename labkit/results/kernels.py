@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from labkit.results.files import load
 from labkit.results.profiles import KernelTime, TracedStep
 
 ATTENTION, LAYER_NORM = "attention", "LayerNorm"
@@ -52,21 +51,6 @@ def sums(step: TracedStep, group_of: Mapping[str, str], value_of: Callable[[Kern
     for kernel in step.kernels:
         totals[group_of[purpose_of(kernel)]] += value_of(kernel)
     return totals
-
-
-RECORDED_STEP = ("decode_kernels_h100", "10", 64, 12)  # record, rung, batch size and layers
-
-
-def kernels_per_step(num_layers: int) -> int:
-    """Kernels of a decode step of the last recorded rung, for a model of so many layers.
-
-    A kernel that runs at least once per layer belongs to the layers, another to the ends of the step. Raises
-    ProjectError for a package that was installed without its records.
-    """
-    name, rung, batch_size, recorded_layers = RECORDED_STEP
-    counts = [k.count for k in load(name).step(rung, batch_size).kernels if not k.is_copy]
-    of_layers = sum(count for count in counts if count >= recorded_layers)
-    return round(of_layers / recorded_layers * num_layers + sum(counts) - of_layers)
 
 
 # --- on every rung --------------------------------------------------------------------------------------

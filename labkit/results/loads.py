@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 import pandas as pd
 
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 
 @dataclass(frozen=True)
@@ -33,39 +32,24 @@ class LoadRun:
 
 
 @dataclass(frozen=True)
-class LoadLimit:
-    """The least that a load can take, of exactly what was asked.
-
-    tokens: asked for. num_bytes: that decoding moves. steps: of decoding, the fewest. prompt_flops: of the
-    prompts, what several begin with counted once. last_arrival: seconds after the start.
-    """
-
-    tokens: int
-    num_bytes: float
-    steps: int
-    prompt_flops: float
-    last_arrival: float
-
-
-@dataclass(frozen=True)
 class LoadsRecord(Record):
     """What `python -m labkit.bench loads` recorded: runs by load and engine.
 
-    Among its settings are limits, a LoadLimit for each load; left_out, engines that did not run a load, with
-    the reason; kernels, of a decode step of the last rung; chain_seconds, of as many that do next to nothing,
-    one after the other: on a CPU neither was measured.
+    Among its settings are limits, what each load asks at least: tokens; num_bytes, that decoding moves;
+    prompt_flops, of the prompts, what several begin with counted once; last_arrival, in seconds. left_out are
+    engines that did not run a load, with the reason.
     """
 
     @property
     def loads(self) -> list[str]:
         """The loads, by name, in the order of the record."""
-        return list(dict.fromkeys(sample.load for sample in self.samples))
+        return self.distinct("load")
 
     @property
     def engines(self) -> list[str]:
         """The engines that ran a load or were meant to, by name; labkit's rungs first."""
-        ran = [sample.engine for sample in self.samples]
-        return list(dict.fromkeys([*ran, *(name for load in self.loads for name in self.left_out(load))]))
+        left_out = (name for load in self.loads for name in self.left_out(load))
+        return list(dict.fromkeys([*self.distinct("engine"), *left_out]))
 
     def left_out(self, load: str) -> Mapping[str, str]:
         """Engines that did not run a load, by name, with the reason."""
@@ -75,39 +59,24 @@ class LoadsRecord(Record):
         """Tokens per second of whole runs by the wall clock, the median; None if the engine was left out."""
         if engine in self.left_out(load):
             return None
-        return median(run.tokens_per_second for run in self.only(load=load, engine=engine))
-
-    def limit_of(self, load: str) -> LoadLimit:
-        """What the load asks at least."""
-        return LoadLimit(**self.limits[load])
+        return self.median("tokens_per_second", load=load, engine=engine)
 
     def limit_rate(self, load: str) -> float:
         """The most tokens per second: bytes at the copy bandwidth, prompts at a large product's rate, and no
         run ends before its last request has come."""
-        limit = self.limit_of(load)
-        work = limit.num_bytes / self.bandwidth + limit.prompt_flops / self.matmul_rate
-        return limit.tokens / max(work, limit.last_arrival)
-
-    def floor_rate(self, load: str) -> float | None:
-        """The most tokens per second if each decode step is a chain of the last rung's kernels, and nothing
-        else takes time; None where no chain was measured, as on a CPU."""
-        limit = self.limit_of(load)
-        if self.chain_seconds is None or not limit.steps:
-            return None
-        return limit.tokens / max(limit.steps * self.chain_seconds, limit.last_arrival)
+        limit = self.limits[load]
+        work = limit["num_bytes"] / self.bandwidth + limit["prompt_flops"] / self.matmul_rate
+        return limit["tokens"] / max(work, limit["last_arrival"])
 
     def table(self) -> pd.DataFrame:
-        """Tokens per second by the wall clock: a row per engine and per limit, a column per load."""
+        """Tokens per second by the wall clock: a row per engine and one for the limit, a column per load."""
 
         def row(value: Callable[..., float | None], *of: str) -> dict[str, str]:
             values = {load: value(load, *of) for load in self.loads}
             return {load: "–" if rate is None else f"{rate:,.0f}" for load, rate in values.items()}
 
         rows = {engine: row(self.rate, engine) for engine in self.engines}
-        rows["limit: bytes and arithmetic"] = row(self.limit_rate)
-        if self.chain_seconds is not None:
-            rows[f"limit: a chain of {self.kernels} kernels a step"] = row(self.floor_rate)
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+        return table_of({**rows, "limit: bytes and arithmetic": row(self.limit_rate)}, "engine")
 
     def latency_table(self) -> pd.DataFrame:
         """Milliseconds p50 and p99 of TTFT and ITL, a row per engine, of requests that come one after
@@ -124,4 +93,4 @@ class LoadsRecord(Record):
                 for name, values in felt.items()
                 for p in (50, 99)
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+        return table_of(rows, "engine")

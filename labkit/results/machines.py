@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 from math import log
+from typing import Any
 
 from labkit.results.files import load_all
-from labkit.results.host_time import HostTimeRecord
-from labkit.results.runs import RunsRecord
 
 Lines = dict[str, dict[str, float]]  # for each record, by what it measured: a number per rung
 
@@ -16,12 +15,11 @@ def ladder_lines() -> Lines:
     A record goes by its machine, its workload and its name; the newest is the last. Raises RecordError for a
     file that is no record.
     """
-
-    def workload(record: RunsRecord) -> str:
-        size = f"{record.num_requests} × {record.max_new_tokens}, B = {record.max_batch_size}"
-        return f"{record.model}, {size}"
-
-    return _lines("ladder", workload, lambda record: {rung: record.rate(rung) for rung in record.rates})
+    return _lines(
+        "ladder",
+        lambda r: f"{r.model}, {r.num_requests} × {r.max_new_tokens}, B = {r.max_batch_size}",
+        lambda r: {rung: r.rate(rung) for rung in r.rates},
+    )
 
 
 def host_time_lines(batch_size: int = 64) -> Lines:
@@ -31,19 +29,17 @@ def host_time_lines(batch_size: int = 64) -> Lines:
     and its name; the newest is the last. Raises RecordError for a file that is no record.
     """
 
-    def nearest(record: HostTimeRecord) -> int:
-        sizes = {sample.batch_size for sample in record.samples}
-        return min(sizes, key=lambda size: (abs(log(size / batch_size)), size))
+    def nearest(record: Any) -> int:
+        return min(record.distinct("batch_size"), key=lambda size: (abs(log(size / batch_size)), size))
 
-    def values(record: HostTimeRecord) -> dict[str, float]:
+    def values(record: Any) -> dict[str, float]:
         size = nearest(record)
-        of_size = [sample for sample in record.samples if sample.batch_size == size]
-        return {sample.rung: record.time(sample.rung, size).step_us for sample in of_size}
+        return {each.rung: record.time(each.rung, size).step_us for each in record.only(batch_size=size)}
 
     return _lines("host_time", lambda record: f"B = {nearest(record)}", values)
 
 
-def _lines(kind: str, what: Callable[..., str], values: Callable[..., dict[str, float]]) -> Lines:
+def _lines(kind: str, what: Callable[[Any], str], values: Callable[[Any], dict[str, float]]) -> Lines:
     """A line per record of the kind, the oldest first; its rungs in the order of their numbers."""
     return {
         f"{record.host.machine}: {what(record)} ({name})": dict(sorted(values(record).items()))

@@ -6,7 +6,7 @@ from statistics import median
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 OURS = "labkit"  # engines whose names begin so
 
@@ -36,16 +36,15 @@ class PeersRecord(Record):
     @property
     def engines(self) -> list[str]:
         """The engines that ran, by name, in the order of the record."""
-        return list(dict.fromkeys(sample.engine for sample in self.samples))
+        return self.distinct("engine")
 
     def rate(self, engine: str) -> float:
         """An engine's tokens per second of whole runs, the median."""
-        return median(run.tokens_per_second for run in self.only(engine=engine))
+        return self.median("tokens_per_second", engine=engine)
 
     def comparison(self, engine: str, reference: str) -> Comparison:
         """Compare whole runs of two engines, made in turn: a speedup above 1 means `reference` is faster."""
-        theirs, ours = (tuple(run.seconds for run in self.only(engine=name)) for name in (engine, reference))
-        return Comparison(engine, reference, theirs, ours, {}, {})
+        return self.compared("seconds", "engine", (engine, reference))
 
     @property
     def ours(self) -> str:
@@ -74,17 +73,4 @@ class PeersRecord(Record):
                 "first token (ms)": f"{median(first):.1f}" if first else "",
                 "% of limit": f"{100 * median(run.limit_seconds / run.seconds for run in runs):.1f}",
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
-
-    def comparison_table(self, reference: str) -> pd.DataFrame:
-        """A row per engine: how much faster whole runs of `reference` are, and how many requests get equal
-        tokens."""
-        rows = {}
-        for engine in self.engines:
-            against = self.comparison(engine, reference)
-            said = f"x{against.speedup:.2f} {against.interval} {against.verdict}"
-            rows[engine] = {
-                f"{reference} is": said if engine != reference else "",
-                f"same tokens, of {self.num_requests}": self.same_tokens(engine),
-            }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("engine")
+        return table_of(rows, "engine")

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from labkit.errors import RecordError
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 
 class Span(NamedTuple):
@@ -87,7 +86,7 @@ class ProfiledStep:
 
 @dataclass(frozen=True)
 class ProfileRecord(Record):
-    """What `python -m labkit.bench profile` recorded: a ProfiledStep per batch size."""
+    """Recorded profiles of a rung: a ProfiledStep per batch size."""
 
     @property
     def largest(self) -> ProfiledStep:
@@ -139,29 +138,22 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class DeviceTimeRecord(Record):
-    """What `python -m labkit.bench device-time` recorded: traced steps by rung and batch size."""
+    """Recorded traces of decode steps, by rung and batch size."""
 
     @property
     def steps(self) -> dict[tuple[str, int], TracedStep]:
-        """Steps by (rung, batch size). A step that was traced several times has the medians of its times, and
-        the first trace's kernels."""
-        traced: dict[tuple[str, int], list[TracedStep]] = {}
-        for step in self.samples:
-            traced.setdefault((step.rung, step.batch_size), []).append(step)
-        return {
-            key: replace(
-                steps[0],
-                step_us=median(step.step_us for step in steps),
-                gpu_busy_us=median(step.gpu_busy_us for step in steps),
-            )
-            for key, steps in traced.items()
-        }
+        """Steps by (rung, batch size)."""
+        keys = dict.fromkeys((step.rung, step.batch_size) for step in self.samples)
+        return {key: self.step(*key) for key in keys}
 
     def step(self, rung: str, batch_size: int) -> TracedStep:
-        """The step of a rung at a batch size. Raises RecordError if the record has none."""
-        if (step := self.steps.get((rung, batch_size))) is None:
-            raise RecordError(f"the record has no step of rung {rung} at B = {batch_size}")
-        return step
+        """The step of a rung at a batch size, with the medians of its traces' times and the first trace's
+        kernels. Raises RecordError if the record has none."""
+        first, *_ = traced = self.only(rung=rung, batch_size=batch_size)
+        medians = {
+            name: median(getattr(each, name) for each in traced) for name in ("step_us", "gpu_busy_us")
+        }
+        return replace(first, **medians)
 
     def gpu_busy_us(self, rung: str) -> dict[int, float]:
         """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
@@ -180,4 +172,4 @@ class DeviceTimeRecord(Record):
             for (rung, size), step in self.steps.items()
             if size == batch_size
         }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+        return table_of(rows, "rung")

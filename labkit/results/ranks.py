@@ -1,12 +1,11 @@
 """Recorded runs of a model on one GPU, and cut among several."""
 
 from dataclasses import dataclass
-from statistics import median
 
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 
 ONE, CUT, CUT_NCCL = "one", "cut", "cut, sums by NCCL"
 SUMS = ("residual_sum", "AllReduce")  # in names of kernels that make a sum over GPUs, or add one
@@ -38,7 +37,7 @@ class RanksRecord(Record):
 
     def rate(self, side: str, requests: int) -> float:
         """Decode tokens per second of a side, the median run."""
-        return median(run.rate for run in self.only(side=side, requests=requests))
+        return self.median("rate", side=side, requests=requests)
 
     def best_side(self, requests: int) -> str:
         """The side that was faster of those on which the model is cut."""
@@ -53,20 +52,15 @@ class RanksRecord(Record):
 
     def comparison(self, side: str, requests: int) -> Comparison:
         """A side's decode times beside those of one GPU."""
-        one, cut = (
-            tuple(run.decode_seconds for run in self.only(side=each, requests=requests))
-            for each in (ONE, side)
-        )
-        return Comparison(ONE, side, one, cut, {}, {})
+        return self.compared("decode_seconds", "side", (ONE, side), requests=requests)
 
     def table(self) -> pd.DataFrame:
         """A row per number of requests: tokens per second of each side, and what cutting gains."""
-        rows = {}
-        sides = dict.fromkeys(run.side for run in self.samples)
-        for requests in dict.fromkeys(run.requests for run in self.samples):
-            row = {f"tokens/s, {side}": f"{self.rate(side, requests):,.0f}" for side in sides}
-            for side in (side for side in sides if side != ONE):
-                step = self.comparison(side, requests)
-                row[f"×, {side}"] = f"{step.speedup:.2f} {step.interval}"
-            rows[requests] = row
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("requests")
+        rows, (one, *cut) = {}, self.distinct("side")
+        for requests in self.distinct("requests"):
+            steps = {side: self.comparison(side, requests) for side in cut}
+            rows[requests] = {
+                **{f"tokens/s, {side}": f"{self.rate(side, requests):,.0f}" for side in (one, *cut)},
+                **{f"×, {side}": f"{step.speedup:.2f} {step.interval}" for side, step in steps.items()},
+            }
+        return table_of(rows, "requests")

@@ -1,9 +1,14 @@
 """What every record has: where it comes from, the settings of the command that made it, and its samples."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
+import pandas as pd
+
 from labkit.errors import RecordError
+from labkit.results.comparison import Comparison
 
 KINDS_OF_CPU = ("x86_64", "AMD64", "aarch64", "arm64")
 
@@ -69,6 +74,22 @@ class Record:
         asked = " and ".join(f"{key} {value!r}" for key, value in wanted.items())
         raise RecordError(f"the record has no runs of {asked}; it has {known}")
 
+    def distinct(self, field: str) -> list[Any]:
+        """The values of a field of the samples, each once, in order."""
+        return list(dict.fromkeys(getattr(sample, field) for sample in self.samples))
+
+    def median(self, field: str, **wanted: object) -> float:
+        """The median of a field of the samples with these values."""
+        return median(getattr(sample, field) for sample in self.only(**wanted))
+
+    def compared(self, field: str, by: str, sides: tuple[str, str], **wanted: object) -> Comparison:
+        """Compare two sides' values of a field, such as seconds, made in turn. by: the field that names the
+        side."""
+        before, after = (
+            tuple(getattr(sample, field) for sample in self.only(**{by: side}, **wanted)) for side in sides
+        )
+        return Comparison(*sides, before, after, {}, {})
+
     def to_dict(self) -> dict:
         """The JSON form. The kind comes first: by it a record is found."""
         raw = {name: getattr(self, name) for name in ("kind", "date", "commit", "command")}
@@ -83,3 +104,8 @@ def as_json(sample: Any) -> dict:
     if isinstance(sample, dict):
         return sample
     return sample.to_dict() if hasattr(sample, "to_dict") else asdict(sample)
+
+
+def table_of(rows: Mapping[Any, Mapping[str, Any]], named: str) -> pd.DataFrame:
+    """A table of these rows. named: what their names are."""
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(named)

@@ -1,4 +1,4 @@
-"""Runs of a workload, rung by rung: what `ladder`, `scheduler` and `streaming` record."""
+"""Runs of a workload, rung by rung."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import pandas as pd
 
 from labkit.errors import RecordError
 from labkit.results.comparison import Comparison
-from labkit.results.record import Record
+from labkit.results.record import Record, table_of
 from labkit.results.typed import read_as, read_fields
 
 PERCENTILES = (50, 90, 95, 99)
@@ -154,17 +154,13 @@ class RunsRecord(Record):
         return self.only(rung=rung)
 
     @property
-    def _rungs(self) -> list[str]:
-        return list(dict.fromkeys(sample.rung for sample in self.samples))
-
-    @property
     def rates(self) -> dict[str, list[float]]:
         """Decode tokens per second of each run, by rung. Raises RecordError if a run decoded nothing."""
-        return {rung: [run.decode_rate for run in self.runs_of(rung)] for rung in self._rungs}
+        return {rung: [run.decode_rate for run in self.runs_of(rung)] for rung in self.distinct("rung")}
 
     def rate(self, rung: str) -> float:
         """A rung's decode tokens per second, the median run."""
-        return median(run.decode_rate for run in self.runs_of(rung))
+        return self.median("decode_rate", rung=rung)
 
     @property
     def limit(self) -> float:
@@ -177,7 +173,7 @@ class RunsRecord(Record):
 
     def step_us(self, rung: str) -> float:
         """A rung's microseconds per decode step: the median of the runs' means."""
-        return median(run.step_us for run in self.runs_of(rung))
+        return self.median("step_us", rung=rung)
 
     def step_times_ms(self, rung: str) -> list[float]:
         """Milliseconds of each decode step, the median over the runs and, in a run, over the requests.
@@ -188,16 +184,16 @@ class RunsRecord(Record):
 
     def prefill_share(self, rung: str) -> float:
         """The part of a rung's runs that prompts take, 0 to 1: the median."""
-        return median(run.prefill_share for run in self.runs_of(rung))
+        return self.median("prefill_share", rung=rung)
 
     @property
     def throughputs(self) -> dict[str, list[float]]:
         """Tokens per second of each whole run, prompts included, by rung."""
-        return {rung: [run.throughput for run in self.runs_of(rung)] for rung in self._rungs}
+        return {rung: [run.throughput for run in self.runs_of(rung)] for rung in self.distinct("rung")}
 
     def throughput(self, rung: str) -> float:
         """A rung's tokens per second of whole runs, prompts included: the median run."""
-        return median(run.throughput for run in self.runs_of(rung))
+        return self.median("throughput", rung=rung)
 
     def comparison(self, before: str, after: str, path: str | None = None) -> Comparison:
         """Compare two rungs' decode times. path: what `after` is about; a warning says if it never ran."""
@@ -205,22 +201,28 @@ class RunsRecord(Record):
 
     def whole_run_comparison(self, before: str, after: str) -> Comparison:
         """Compare two rungs' times from the first arrival to the last token, prompts included."""
-        runs = self.runs_of(before), self.runs_of(after)
-        return compared_runs(*runs, (before, after), measure=lambda run: run.seconds)
+        return self.compared("seconds", "rung", (before, after))
 
-    def table(self) -> pd.DataFrame:
-        """A row per rung: its decode rate, and what it gains over the rung above it in the table."""
-        rungs, rows = list(self.rates), {}
+    def table(self, whole_runs: bool = False) -> pd.DataFrame:
+        """A row per rung: its rate, and what it gains over the rung above it in the table.
+
+        whole_runs: prompts included, which have no limit here.
+        """
+        compare = self.whole_run_comparison if whole_runs else self.comparison
+        rungs, rows = self.distinct("rung"), {}
         for below, rung in zip([None, *rungs], rungs, strict=False):
-            step = None if below is None else self.comparison(below, rung)
-            rows[rung] = {
+            step = None if below is None else compare(below, rung)
+            decoding = {
                 "decode tokens/s": f"{self.rate(rung):,.0f}",
                 "% of limit": f"{100 * self.share_of_limit(rung):.1f}",
+            }
+            rows[rung] = {
+                **({"tokens/s": f"{self.throughput(rung):,.0f}"} if whole_runs else decoding),
                 "over the rung below": f"×{step.speedup:.2f}" if step else "",
                 "interval": str(step.interval) if step else "",
                 "verdict": step.verdict if step else "",
             }
-        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("rung")
+        return table_of(rows, "rung")
 
 
 def compared_runs(

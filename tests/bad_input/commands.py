@@ -21,13 +21,10 @@ PARSER = bench.make_parser()
 (ALL,) = (action.choices for action in PARSER._actions if isinstance(action, argparse._SubParsersAction))
 OF_TYPE = {  # wrong values of every flag, by the function that reads it
     "whole_number": NO_WHOLE,
-    "seed": ("x", "", "1.5", str(2**64), str(-(2**63) - 1), LONG),
-    "rung_number": ("99", "", "-1", "00,01"),
-    "rung_list": ("", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999),
     "list_of": ("1,x", "1,,2", "1,", ",", "", "1;2", "-1", HUGE),
     "real_number": ("", "x", "-1", "nan", "inf", "1e300", LONG),
     "utf8": (NO_UTF8, os.fsdecode(b"Hello \xff"), os.fsdecode(b"\xed\xa0\x80")),
-    "names_of": ("", "best", "prefix,", "ragged,best"),
+    "names_of": ("", "best", "prefix,", "00,00", "00,", "99", "00,99", "00 01", "[]", "a" * 999),
     "target_file": ("", "/", ".", "/dev/null/x", "/proc/x/y", f"{ROOT}/pyproject.toml/x", NO_UTF8),
 }
 FLAGS = [  # command, flag, values
@@ -44,11 +41,10 @@ FLAGS = [  # command, flag, values
     ),
     ("streaming", "--num-requests", NO_COUNT),
     ("streaming", "--max-batch-size", ("65537",)),
+    ("ladder", "--max-new-tokens", ("1",)),
     ("streaming", "--prompt-repeats", ("300000000",)),
     ("streaming", "--tokenize-workers", ("257",)),
-    ("profile", "--context", ("10001",)),
-    ("attention", "--contexts", ("1024", "64,5000")),
-    ("drafts", "--acceptance", ("-0.1", "1.1", "0.5,,1", "nan")),
+    ("ranks", "--prompt-tokens", ("10001",)),
     ("loads", "--rate", ("0", "1e9")),
 ]
 LINES = [  # what only the command as a whole can tell
@@ -66,17 +62,14 @@ LINES = [  # what only the command as a whole can tell
     ("compare --before 00,attention=magic", "attention = 'magic'"),
     ("compare --after 00,colour=red", "'colour' is not an option"),
     (f"scheduler {TINY} --load arrivals", "rate|streaming"),
+    (f"scheduler {TINY} --load arrivals --rate 9", "`streaming` and `loads` only"),
+    (f"streaming {TINY} --rate 9", "--load arrivals and --rate"),
+    (f"streaming {TINY} --load arrivals --rate 2 --submit-interval-ms 5", "-ms and --load arrivals both say"),
     (f"tune {TINY}", "tiles are measured on a CUDA GPU with Triton: this command has no use on the CPU"),
     (f"loads {TINY} --max-new-tokens 5000", "load sampled has texts of up to 50.. tokens"),
-    (f"peers {TINY} --no-stop-on-eos --load arrivals --rate 9", "`streaming` and `loads` only"),
-    (f"sampling {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
-    (f"loads {TINY} --max-new-tokens 1", "--max-new-tokens 1 decodes nothing"),
-    (f"device-time {TINY} --rungs 00 --steps 2", "the time of kernels is measured on a CUDA GPU"),
     ("peers --model data/tiny-gpt2", "add --no-stop-on-eos"),
     ("ranks --device cpu --model random:small", "start it by torchrun --nproc-per-node N"),
-    (f"streaming {TINY} --load arrivals --rate 2 --submit-interval-ms 5", "-ms and --load arrivals both say"),
-    ("scheduler --batch-size 4", "--batch-size 4; did you mean --max-batch-size"),
-    ("schedulr", "did you mean scheduler"),
+    ("schedulr", "invalid choice: 'schedulr' \\(choose from"),
     ("peers --colour red", "unrecognized arguments: --colour red; --help lists the flags"),
 ]
 DOCTOR = [("--colour red", "--colour"), ("here", "here")]

@@ -8,12 +8,14 @@ from helpers import every_engine, make_engine, small_model
 
 from labkit import LADDER, CacheConfig, InferenceEngine
 from labkit.bench import cost_card
-from labkit.bench.cost_cards import RECORDED, counts_of_alike, engine_key, read_device_counts
+from labkit.bench.cost_cards import RECORDED, cards_text, counts_of_alike, engine_key, read_device_counts
 from labkit.bench.limit import Bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.kvcache import KVBlockManager
+from labkit.paths import RESULTS
 from labkit.results import CostCard, DeviceCounts, HostCounts, files
 from labkit.results.cost_cards import ROWS, RungCard
+from labkit.results.files import load_file
 from labkit.watch import steady_prompts
 
 L, H, D = 2, small_model().config.n_head, small_model().config.head_dim
@@ -197,3 +199,22 @@ def test_a_step_that_was_never_recorded_has_the_counts_of_one_that_asks_for_as_m
     assert counts_of_alike(card(5, 10, 0), (below, package)) == package.device
     assert counts_of_alike(card(5, 50, 0), (below, package)) is None
     assert counts_of_alike(card(5, 90, 0), (below, card(1, 90, 1))) is None
+
+
+@pytest.mark.slow
+def test_cost_card_counts_every_rung_and_batch(recorded, capsys):
+    line = "cost-card --device cpu --models random:small --batch-sizes 1,2"
+    samples = recorded(line)["samples"]
+    assert "calls into KVBlockManager" in capsys.readouterr().out
+    lengths = [sample["key"]["prompt_lens"] for sample in samples if sample["rung"] == "00"]
+    assert lengths == [[20], [20], [20, 20], [20, 23]]
+
+
+def test_a_gpus_recorded_counts_are_told_as_such_in_lines_that_a_terminal_holds(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    recorded = load_file(RESULTS / "cost_cards_h100.json").cards({20}, "data/tiny-gpt2")
+    said = cards_text({rung: card for (rung, size), card in recorded.items() if size == 8})
+    first, head, *rows = said.splitlines()
+    assert first == "GPU rows: counted on NVIDIA H100 80GB HBM3"
+    assert head.split()[:2] == ["rung", "00"] and max(map(len, said.splitlines())) <= 100
+    assert any(row.startswith("GPU: kernels launched") for row in rows)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from labkit.bench import (
-    chain_seconds,
     copy_bandwidth,
     decode_limit,
     forward_flops,
@@ -43,12 +42,6 @@ def test_the_fewest_steps_are_those_of_the_longest_or_of_full_batches():
     assert limit.least_steps([5, 5, 5, 5], 2) == 8
     assert limit.least_steps([1], 4) == limit.least_steps([], 1) == 0
     assert decode_limit(on_paper(), [], bandwidth=1.0).seconds == 0  # without requests there is no step
-
-
-@pytest.mark.cuda
-def test_a_chain_takes_longer_the_more_kernels_it_has():
-    short, long = chain_seconds("cuda", 50), chain_seconds("cuda", 500)
-    assert 0 < short < long < 0.1
 
 
 def test_limit_of_gpt2_is_the_published_one():

@@ -24,8 +24,7 @@ def asked(count=64, model=GPT2, params=GREEDY, **changes) -> Asked:
 
 
 def load(name, **changes):
-    rate = {"rate": 50.0} if name == "arrivals" else {}
-    return make_load(name, asked(**rate, **changes))
+    return make_load(name, asked(**changes))
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -96,7 +95,7 @@ def test_a_small_model_is_asked_for_less_and_serves_all_of_it(name):
     assert made == sorted((len(r.prompt), r.params.max_new_tokens) for r in requests)
     lens, tokens = zip(*made, strict=True)
     limit = workload_limit(model.network, lens, tokens, 3, 1e9)
-    assert served.limit(run, 1e9).num_bytes == limit.num_bytes
+    assert served.limit(1e9, run=run).num_bytes == limit.num_bytes
 
 
 def test_requests_that_come_later_are_not_served_where_nothing_waits_for_them():

@@ -1,4 +1,4 @@
-"""`python -m labkit.bench`: the write-ups' command lines, defaults, help, and what is refused."""
+"""`python -m labkit.bench`: the write-ups' command lines, defaults and help."""
 
 import argparse
 import re
@@ -21,15 +21,14 @@ def test_on_a_cpu_a_command_takes_a_small_model_and_says_so(monkeypatch, capsys,
     monkeypatch.setattr(bench_main, "pick_device", lambda asked: torch.device(device))
     monkeypatch.setattr(bench_main, "current_device", nullcontext)
     seen = []
-    monkeypatch.setattr(bench_main.COMMANDS["profile"], "run", seen.append)
-    bench(monkeypatch, "profile")
-    bench(monkeypatch, "profile --model random:gpt2 --batch-sizes 2")
-    small = [("data/tiny-gpt2", (1, 4, 16)), ("random:gpt2", (2,))]
-    full = [("random:gpt2", (1, 8, 64)), ("random:gpt2", (2,))]
+    monkeypatch.setattr(bench_main.COMMANDS["ranks"], "run", lambda self: seen.append(self))
+    bench(monkeypatch, "ranks")
+    bench(monkeypatch, "ranks --model random:gpt2 --batch-sizes 2 --prompt-tokens 4 --max-new-tokens 4")
+    small = [("data/tiny-gpt2", (1, 4)), ("random:gpt2", (2,))]
+    full = [("random:gpt2", (1, 32)), ("random:gpt2", (2,))]
     assert [(args.model, args.batch_sizes) for args in seen] == (small if device == "cpu" else full)
-    said = (
-        "On a CPU this command takes --model data/tiny-gpt2 --batch-sizes 1,4,16, unless you say otherwise."
-    )
+    taken = "--model data/tiny-gpt2 --batch-sizes 1,4 --prompt-tokens 8 --max-new-tokens 16"
+    said = f"On a CPU this command takes {taken}, unless you say otherwise."
     assert capsys.readouterr().out == (f"{said}\n" if device == "cpu" else "")
 
 

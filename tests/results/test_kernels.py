@@ -4,7 +4,7 @@ import pytest
 from made_records import SEPARATE_KERNELS, record_of, traced
 
 from labkit.errors import RecordError
-from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile, load
+from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
 from labkit.results.kernel_times import TunedTile
 from labkit.results.kernels import (
     ATTENTION,
@@ -16,7 +16,6 @@ from labkit.results.kernels import (
     REST,
     group_counts,
     group_us,
-    kernels_per_step,
     part_counts,
     part_us,
     qualified_name,
@@ -51,11 +50,6 @@ def test_kernels_are_grouped_by_what_they_are_for():
     assert list(group_us(SEPARATE).values()) == [130, 24, 60, 50, 60, 9]
     assert group_counts(FUSED)[PRODUCTS] == 49 and group_us(FUSED)[PRODUCTS] == 65
     assert sum(group_counts(FUSED).values()) == FUSED.num_kernels  # a copy takes time, and is none
-
-
-def test_a_step_of_a_model_of_other_depth_has_more_of_the_kernels_of_layers():
-    assert kernels_per_step(12) == load("decode_kernels_h100").step("10", 64).num_kernels == 65
-    assert kernels_per_step(1) == 5 + 5 and kernels_per_step(24) == 24 * 5 + 5
 
 
 def test_the_slowest_kernel_that_runs_once():

@@ -45,7 +45,6 @@ def test_the_table_of_peers():
 
 def test_what_was_not_recorded_is_none_or_an_error_that_says_what_there_is():
     loads = load("loads_cpu")
-    assert loads.floor_rate("sampled") is None  # a CPU runs no chain of kernels
     assert loads.rate("arrivals", "transformers, dynamic cache") is None  # which has no way to serve them
     with pytest.raises(RecordError, match="no runs of load 'busy' and engine 'labkit 10'"):
         loads.rate("busy", "labkit 10")

@@ -1,14 +1,13 @@
 """One run of a workload through an engine, as a clock outside of it sees it; labkit at a rung is such one."""
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from labkit.bench.streaming import felt_latency, read_by_tasks
+from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Workload
-from labkit.engine import InferenceEngine, SamplingParams, StreamingServer
+from labkit.engine import InferenceEngine, SamplingParams
 from labkit.errors import OptionError
 from labkit.ladder import LADDER
 
@@ -82,10 +81,7 @@ def step_through(workload: Workload, engine: InferenceEngine) -> PeerRun:
 
 def stream(workload: Workload, engine: InferenceEngine) -> PeerRun:
     """Serve requests as they come, each with a task that reads its tokens: the times are those tasks'."""
-    if engine.prefix_cache is not None:
-        engine.prefix_cache.clear()
-    gc.collect()
-    consumers = read_by_tasks(StreamingServer(engine), workload, lambda tokens: None)
+    consumers = run_streaming(workload, engine)
     felt = felt_latency(consumers)
     made = tuple(tuple(consumer.completion.token_ids) for consumer in consumers)
     return PeerRun(felt.span, None, made, felt.ttft, felt.itl)

@@ -1,16 +1,17 @@
-"""All peers on one workload, in turn."""
+"""All peers on one workload, in turn; and the command that compares them."""
 
 import gc
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
+from tqdm import tqdm
 
+from labkit.bench.arguments import RecordFlags, WorkloadFlags, names_of, rounds_flag, rungs_flag, workload_of
 from labkit.bench.comparison import in_turn
+from labkit.bench.flags import Kind, flag
+from labkit.bench.limit import measure_bandwidth
 from labkit.bench.peers.compiled_loop import COMPILED, compiled_peer
 from labkit.bench.peers.continuous import CONTINUOUS, continuous_peer
 from labkit.bench.peers.generate import (
@@ -23,12 +24,20 @@ from labkit.bench.peers.generate import (
     with_padded_vocabulary,
 )
 from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, labkit_peer
-from labkit.bench.peers.vllm import VLLM, vllm_peer
+from labkit.bench.record import make_record, own_target, write_own
 from labkit.bench.workload import Workload
 from labkit.engine.device import default_dtype, pick_device
+from labkit.errors import OptionError
+from labkit.results.peers import PeerSample
 
-PEERS = (DYNAMIC, STATIC, PADDED, CONTINUOUS, COMPILED, VLLM)
-WARM_UP_SECONDS = 90  # in which a peer compiles, captures and runs twice
+RUNGS = ("00", "05", "08", "09", "10")
+PEERS = {  # by the names of --others
+    "dynamic": DYNAMIC,
+    "static": STATIC,
+    "padded": PADDED,
+    "continuous": CONTINUOUS,
+    "loop": COMPILED,
+}
 
 
 @dataclass(frozen=True)
@@ -51,15 +60,14 @@ def run_peers(
     rungs: Sequence[str],
     rounds: int,
     progress: Callable[[], object] = lambda: None,
-    others: Sequence[str] = PEERS,
+    others: Sequence[str] = tuple(PEERS.values()),
     interrupted: Callable[[], object] | None = None,
 ) -> PeerRuns:
     """Run the workload through labkit at these rungs and through other engines, in turn.
 
     Each has its warm-up first: compiling and capturing are no part of a run. A peer that cannot serve the
-    workload, that fails there or takes more than WARM_UP_SECONDS is left out, with its reason; a rung that
-    fails raises. progress: called after each run, warm-ups too. others: of PEERS.
-    interrupted: as `in_turn` has it.
+    workload or fails there is left out, with its reason; a rung that fails raises. progress: called after
+    each run, warm-ups too. others: of PEERS. interrupted: as `in_turn` has it.
     """
     device = pick_device(workload.device)
     workload = replace(workload, model=workload.model.to(device, default_dtype(device)), device=device)
@@ -84,7 +92,6 @@ def run_peers(
                 workload, with_padded_vocabulary(as_transformers(workload.model))
             ),
             COMPILED: lambda: compiled_peer(workload),
-            VLLM: lambda: vllm_peer(workload, plain()),
         }
         for name in others:
             peer = warmed_up(makers[name])
@@ -102,40 +109,95 @@ def run_peers(
 def warmed_up(make: Callable[[], Peer]) -> Peer | str:
     """A peer that has run twice, or why there is none, in a sentence."""
     try:
-        with time_limit(WARM_UP_SECONDS):
-            peer = make()
-            peer()
-            peer()  # a compiled forward may be compiled again, or captured, at its second call
+        peer = make()
+        peer()
+        peer()  # a compiled forward may be compiled again, or captured, at its second call
     except CannotServeError as error:
         return str(error)
-    except (Exception, TookTooLongError) as error:  # whatever someone else's engine raises
+    except Exception as error:  # whatever someone else's engine raises
         said = str(error).strip() or "no message"
         return f"{type(error).__name__}: {said.splitlines()[0][:200]}"
     return peer
 
 
-class TookTooLongError(BaseException):
-    """The time of a `time_limit` is over. No `Exception`, which code on the way up might take for its own."""
+@dataclass
+class RunPeers(RecordFlags, WorkloadFlags):
+    """Run the same requests through labkit and other people's engines, with the same weights, in turn.
 
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Inside the block, TookTooLongError is raised after so many seconds of wall clock.
-
-    There is no limit where the system has no alarm (Windows) or outside of the main thread. Code that is not
-    Python's is interrupted when it returns.
+    The engines are labkit at a few rungs; transformers' `generate` with its dynamic and its static cache (the
+    latter also with a padded vocabulary); its continuous batching; and a loop over a compiled step. Every
+    engine has a warm-up that is not measured. A run is timed from the requests' token ids to the last token
+    id. Decode rates leave out the time to the first tokens, and are shown where one batch holds all requests.
+    An engine that cannot serve the requests is named, with the reason.
     """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def over(*_: object) -> None:
-        raise TookTooLongError(f"it took more than {seconds:g} s")
+    rungs: tuple[str, ...] = rungs_flag(RUNGS)
+    others: tuple[str, ...] = flag(
+        tuple(PEERS), "these other engines run", Kind(names_of(PEERS), "NAME,NAME,...")
+    )
+    rounds: int = rounds_flag(3)
 
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    def run(self) -> None:
+        """Raises OptionError unless requests make all their tokens."""
+        if not self.no_stop_on_eos:
+            raise OptionError("peers compares runs of equal length: add --no-stop-on-eos")
+        path = own_target(self, "peers", pick_device(self.device))
+        workload = workload_of(self)
+        bandwidth = measure_bandwidth(workload.model.device)
+        limit = workload.limit(bandwidth.copy)
+        with tqdm(unit=" runs") as bar:
+            others = [PEERS[name] for name in self.others]
+            ran = run_peers(workload, self.rungs, self.rounds, bar.update, others, self.mark_interrupted)
+        print(f"{workload.model}, {self.num_requests} requests, batches of {self.max_batch_size}")
+        settings = {
+            **self.settings,
+            "left_out": ran.left_out,
+            "static_cache_compiled": ran.compiled,
+            "versions": peer_versions(),
+        }
+        in_one_batch = len(workload.requests) <= workload.scheduler.max_batch_size
+        samples = [
+            PeerSample(
+                engine=name,
+                seconds=made.seconds,
+                first_token_seconds=made.first_token_seconds,
+                tokens=made.tokens,
+                decode_tokens_per_second=decode_rate(made, in_one_batch),
+                equal_requests=ran.equal_requests(made),
+                limit_seconds=limit.seconds,
+            )
+            for name, runs in ran.runs.items()
+            for made in runs
+        ]
+        record = make_record("peers", workload.model.device, bandwidth, settings, samples)
+        print(record.table().to_string())
+        for name in record.engines:
+            equal = f"same tokens in {record.same_tokens(name)} of {self.num_requests} requests"
+            print(f"{record.comparison(name, f'labkit {self.rungs[-1]}')}\n  {equal}")
+        print(f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s at {bandwidth}")
+        for name, reason in ran.left_out.items():
+            print(f"Left out: {name} ({reason})")
+        write_own(record, path)
+
+
+def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
+    """Tokens per second after the first tokens; None where requests still waited then, or none is known."""
+    if run.first_token_seconds is None or not in_one_batch:
+        return None
+    return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
+
+
+def peer_versions() -> dict[str, str]:
+    """The versions of the peers' packages that are installed, by package.
+
+    With that of flash attention transformers' continuous batching is another engine than without.
+    """
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for package in ("transformers", "flash_attn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

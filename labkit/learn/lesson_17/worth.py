@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
-from labkit.bench.commands.drafts import NGRAMS, TASKS, answer, engine_for, table_of
+from labkit.bench.drafts import NGRAMS, TASKS, answer, engine_for, table_of
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
 from labkit.ladder import FINISHED

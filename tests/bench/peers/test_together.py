@@ -1,9 +1,5 @@
 """All peers on one workload, and what is said of one that cannot run."""
 
-import signal
-import time
-from contextlib import suppress
-
 import pytest
 from peer_workloads import LEVEL, workload
 
@@ -12,6 +8,8 @@ from labkit.bench.peers import together
 from labkit.bench.workload import Workload
 
 pytestmark = pytest.mark.slow
+
+TINY = "--model data/tiny-gpt2 --device cpu --no-prefix-cache --pretok --no-stop-on-eos"
 
 
 def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
@@ -28,18 +26,35 @@ def test_a_peer_that_fails_is_left_out_with_its_reason(monkeypatch):
     assert ran.equal_requests(ran.runs[together.DYNAMIC][0]) == 0
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarm")
-def test_a_peer_that_does_not_get_ready_is_left_out(monkeypatch):
-    def endless():
-        while True:
-            with suppress(Exception):  # as a library does that goes on after every error
-                time.sleep(10)
+def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
+    line = f"peers {TINY} --num-requests 3 --max-batch-size 3 --max-new-tokens 4 --rounds 1 --rungs 05,10"
+    record = recorded(f"{line} --prompt-repeats 1,4")
+    said = capsys.readouterr().out
+    assert "labkit 05 -> labkit 10: x" in said and "Limit of decode" in said
+    assert f"Left out: {together.COMPILED} (its requests have" in said
+    assert record["kind"] == "peers" and len(record["samples"]) == 2 * 6
+    assert record["settings"]["left_out"] == {
+        together.COMPILED: "its requests have prompts and answers of one length, and these differ",
+    }
+    assert record["settings"]["versions"]["transformers"]
+    for sample in record["samples"]:
+        assert sample["tokens"] == 12 and sample["equal_requests"] == 3
+        decode = sample["seconds"] - sample["first_token_seconds"]
+        assert sample["decode_tokens_per_second"] == pytest.approx(9 / decode)
 
-    monkeypatch.setattr(together, "WARM_UP_SECONDS", 0.1)
-    before = signal.getsignal(signal.SIGALRM)
-    assert together.warmed_up(endless) == "TookTooLongError: it took more than 0.1 s"
-    assert together.warmed_up(lambda: lambda: 1 / 0) == "ZeroDivisionError: division by zero"
-    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+def test_only_the_engines_that_are_named_run(recorded):
+    line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static"
+    record = recorded(line)
+    assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [together.STATIC] * 2
+    assert record["settings"]["others"] == ["static"]
+
+
+def test_decode_alone_is_told_where_one_batch_holds_everyone():
+    run = together.PeerRun(3.0, 1.0, ((1, 2, 3), (4, 5, 6)))
+    assert together.decode_rate(run, True) == 2
+    assert together.decode_rate(run, False) is None
+    assert together.decode_rate(together.PeerRun(3.0, None, run.token_ids), True) is None
 
 
 @pytest.mark.cuda

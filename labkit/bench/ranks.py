@@ -1,18 +1,11 @@
-"""ranks: serves the same requests on one GPU, and cut among all of a torchrun job, in turn.
-
-    torchrun --nproc-per-node 2 -m labkit.bench ranks --model random:gpt2-xl
-
-All requests come at once and make all their tokens. Where GPUs reach each other's memory, sums are read from
-there on one side, and made by NCCL on another. Random weights are drawn on the GPU itself, if they are of a
-published size: others than `load_model` draws.
-"""
+"""One model on one GPU, and cut among several."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from labkit.bench.commands.arguments import (
+from labkit.bench.arguments import (
     COUNT,
     LENGTH,
     ModelFlags,
@@ -20,8 +13,8 @@ from labkit.bench.commands.arguments import (
     batch_sizes_flag,
     rounds_flag,
 )
-from labkit.bench.commands.flags import ByDevice, flag
 from labkit.bench.comparison import in_turn
+from labkit.bench.flags import ByDevice, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.record import make_record, write_record
@@ -43,44 +36,55 @@ PROFILED = 16  # tokens that are left to the first request when the last has com
 
 
 @dataclass
-class Settings(RungFlag, ModelFlags):
+class RunRanks(RungFlag, ModelFlags):
+    """Serve the same requests on one GPU, and cut among all of a torchrun job, in turn.
+
+        torchrun --nproc-per-node 2 -m labkit.bench ranks --model random:gpt2-xl
+
+    All requests come at once and make all their tokens. Where GPUs reach each other's memory, sums are read
+    from there on one side, and made by NCCL on another. Random weights are drawn on the GPU itself, if they
+    are of a published size: others than `load_model` draws.
+    """
+
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
     prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
     max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens", COUNT)
     rounds: int = rounds_flag(2)
 
+    def run(self) -> None:
+        """Raises OptionError outside of a torchrun job, and RankError if a rank fails."""
+        ranks = TorchRanks(self.device)
+        kind, _, size = self.model.rpartition(":")
+        dtype = default_dtype(ranks.device)
+        if kind == "random" and size in RANDOM_CONFIGS:
+            # Drawn there: it takes seconds where a CPU takes minutes.
+            config = RANDOM_CONFIGS[size]
+            network = random_network(config, self.seed, ranks.device).to(dtype)
+            words = WordTokenizer(config.vocab_size, config.eos_token_id)
+            model = LanguageModel(self.model, network, words)
+        else:
+            model = load_model(self.model, seed=self.seed).to(ranks.device, dtype)
+        sides = make_sides(self, model, ranks)
+        samples = list[RanksRun]()
+        for requests in self.batch_sizes:
+            workload = workload_of(self, model, requests)
+            measures = [partial(serve, workload, *side) for side in sides.items()]
+            for (engine, lead), runs in zip(sides.values(), in_turn(measures, self.rounds), strict=True):
+                kernels = lead(partial(kernels_of_a_step, engine, workload))
+                if kernels is not None:
+                    samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
+            if ranks.rank == 0:
+                about = self.settings | {"ranks": ranks.size}
+                record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), about, samples)
+                print(
+                    f"{model}, rung {self.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True
+                )
+                if self.json:
+                    write_record(record, self.json)
+        ranks.leave()
 
-def run(args: Settings) -> None:
-    """Raises OptionError outside of a torchrun job, and RankError if a rank fails."""
-    ranks = TorchRanks(args.device)
-    kind, _, size = args.model.rpartition(":")
-    dtype = default_dtype(ranks.device)
-    if kind == "random" and size in RANDOM_CONFIGS:  # drawn there: it takes seconds where a CPU takes minutes
-        config = RANDOM_CONFIGS[size]
-        network = random_network(config, args.seed, ranks.device).to(dtype)
-        words = WordTokenizer(config.vocab_size, config.eos_token_id)
-        model = LanguageModel(args.model, network, words)
-    else:
-        model = load_model(args.model, seed=args.seed).to(ranks.device, dtype)
-    sides = make_sides(args, model, ranks)
-    samples = list[RanksRun]()
-    for requests in args.batch_sizes:
-        workload = workload_of(args, model, requests)
-        measures = [partial(serve, workload, *side) for side in sides.items()]
-        for (engine, lead), runs in zip(sides.values(), in_turn(measures, args.rounds), strict=True):
-            kernels = lead(partial(kernels_of_a_step, engine, workload))
-            if kernels is not None:
-                samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
-        if ranks.rank == 0:
-            about = args.settings | {"ranks": ranks.size}
-            record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), about, samples)
-            print(f"{model}, rung {args.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True)
-            if args.json:
-                write_record(record, args.json)
-    ranks.leave()
 
-
-def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload:
+def workload_of(args: RunRanks, model: LanguageModel, requests: int) -> Workload:
     """So many requests at once, of different tokens."""
     V, length = model.config.vocab_size, args.prompt_tokens
     prompts = [tuple((7 * i + 31 * t) % V for t in range(1, length + 1)) for i in range(requests)]
@@ -92,7 +96,7 @@ def workload_of(args: Settings, model: LanguageModel, requests: int) -> Workload
 Lead = Callable[[Callable[[], Any]], Any]  # calls a function on the first rank: what that returns, else None
 
 
-def make_sides(args: Settings, model: LanguageModel, ranks: TorchRanks) -> dict[str, tuple[Any, Lead]]:
+def make_sides(args: RunRanks, model: LanguageModel, ranks: TorchRanks) -> dict[str, tuple[Any, Lead]]:
     """An engine for each side, and how the first rank drives it."""
     options, workload = LADDER[args.rung].options, workload_of(args, model, max(args.batch_sizes))
     is_first = ranks.rank == 0

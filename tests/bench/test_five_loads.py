@@ -3,9 +3,9 @@
 import pytest
 from sockets import network_calls
 
-from labkit.bench.commands import loads as command
+from labkit.bench import five_loads as command
 from labkit.bench.limit import forward_flops
-from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED, VLLM
+from labkit.bench.peers.together import COMPILED, CONTINUOUS, DYNAMIC, PADDED
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(recor
         )
     assert calls == []
     printed = capsys.readouterr().out
-    assert "limit: bytes and arithmetic" in printed and "a CPU runs none" in printed
+    assert "limit: bytes and arithmetic" in printed
     assert f"Left out of arrivals: {DYNAMIC} (a batch starts together" in printed
     ran = {}
     for sample in made["samples"]:
@@ -32,7 +32,6 @@ def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(recor
         "arrivals": {"labkit 05", "labkit 10", CONTINUOUS},
         "shared-prefix": batches,
     }
-    assert all(VLLM in reasons for reasons in made["settings"]["left_out"].values())
     for sample in made["samples"]:
         assert sample["tokens"] == made["settings"]["limits"][sample["load"]]["tokens"]
         assert sample["equal_requests"] == (None if sample["load"] == "sampled" else 3)

@@ -1,9 +1,7 @@
-"""A command's flags as a dataclass: each field is a flag. And a parser whose errors are one line."""
+"""A command as a dataclass: each field is a flag. And a parser whose errors are one line."""
 
 import argparse
-import difflib
-import re
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -43,17 +41,24 @@ def flag(default: Any, what: str, kind: Kind = TEXT, *, choices: Any = None, als
     return field(default=default, metadata={"what": what, "kind": kind, "choices": choices, "also": also})
 
 
-def replaced_default(flags: type["Flags"], name: str, default: Any) -> Any:
-    """The field of a flag that other flags have, too, with a default of its own."""
+def replaced_default(flags: type["Flags"], name: str, default: Any, **others: Any) -> Any:
+    """The field of a flag that other flags have, too, with a default of its own. others: see `flag`."""
     (found,) = (each for each in flags.flags() if each.name == name)
-    return field(default=default, metadata=found.metadata)
+    return field(default=default, metadata={**found.metadata, **others})
 
 
 @dataclass
 class Flags:
-    """What the flags of every command share. interrupted: whether Ctrl-C ended the measurement early."""
+    """What every command shares. Its docstring is its help: a line, and notes.
+
+    interrupted: whether Ctrl-C ended the measurement early.
+    """
 
     interrupted: bool = field(default=False, init=False)
+
+    def run(self) -> None:
+        """Measure, print, and write a record where one is asked for."""
+        raise NotImplementedError
 
     @classmethod
     def flags(cls) -> list[Field]:
@@ -128,17 +133,5 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with status 2 and one line."""
-        self.exit(2, f"{self.prog}: error: {message}{self._meant(message)}\n")
-
-    def _meant(self, message: str) -> str:
-        if found := re.match(r"unrecognized arguments: (--[\w-]+)", message):
-            return did_you_mean(found[1], list(self._option_string_actions)) or "; --help lists the flags"
-        if found := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
-            return did_you_mean(found[1], re.findall(r"[\w-]+", found[2]))
-        return ""
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """ "; did you mean --rung?", or "" where nothing known is like the word."""
-    close = difflib.get_close_matches(word, known, 1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
+        listed = "; --help lists the flags" if message.startswith("unrecognized") else ""
+        self.exit(2, f"{self.prog}: error: {message}{listed}\n")

@@ -1,4 +1,4 @@
-"""Flags that several commands share, named as in the write-ups, and what becomes of them."""
+"""Flags that several commands share, and what becomes of them."""
 
 import argparse
 from collections.abc import Callable, Collection, Sequence
@@ -8,22 +8,22 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TypeVar
 
-from labkit.bench.commands.flags import ByDevice, Flags, Kind, flag, replaced_default
-from labkit.bench.commands.targets import target_file, utf8
+from labkit.bench.flags import ByDevice, Flags, Kind, flag, replaced_default
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
+from labkit.bench.record import target_file, utf8
 from labkit.bench.workload import Request, Workload
 from labkit.checks import shown
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
-from labkit.errors import CheckpointError, OptionError
-from labkit.flag_types import as_int, real_number, whole_number
+from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
-from labkit.model.checkpoint import check_seed
 from labkit.results.comparison import MIN_ROUNDS
 
 # Upper bounds, so that a typo does not start an hour's run.
 MOST, MOST_AT_ONCE, LONGEST = 1_000_000, 65_536, 10_000
+
+AT_ONCE = tuple(name for name in LOADS if name != "arrivals")  # `streaming` and `loads` alone serve those
 
 T = TypeVar("T")
 
@@ -33,20 +33,6 @@ T = TypeVar("T")
 def list_of(convert: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """The type of a flag that takes numbers separated by commas, each of the type `convert`."""
     return lambda text: tuple(map(convert, text.split(",")))
-
-
-positive = whole_number(1, MOST)
-natural = whole_number(0, MOST)
-batch = whole_number(1, MOST_AT_ONCE)
-length = whole_number(1, LONGEST)  # of a prompt, in tokens or repeats
-
-
-def seed(text: str) -> int:
-    """The type of a flag that takes the seed of random weights."""
-    try:
-        return check_seed(as_int(text))
-    except CheckpointError:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number of 64 bits") from None
 
 
 def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
@@ -63,33 +49,15 @@ def names_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
     return convert
 
 
-def two_digits(text: str) -> str:
-    """The number of a rung as the ladder has it: "07" of "7". Another text stays as it is."""
-    return text.zfill(2) if text.isdecimal() else text
-
-
-def rung_number(text: str) -> str:
-    """The type of a flag that takes the number of a rung: "07", or "7"."""
-    number = two_digits(text)
-    if number not in LADDER:
-        raise argparse.ArgumentTypeError(f"there is no rung {shown(text)}; there are {', '.join(LADDER)}")
-    return number
-
-
-def rung_list(text: str) -> tuple[str, ...]:
-    """The type of a flag that takes numbers of rungs separated by commas, each once."""
-    return names_of(LADDER)(",".join(map(two_digits, text.split(","))))
-
-
 # --- what a flag takes -----------------------------------------------------------------------------------
 
-COUNT, NUMBER = Kind(positive, "N"), Kind(natural, "N")
-BATCH, BATCH_LIST = Kind(batch, "N"), Kind(list_of(batch), "N,N,...")
-LENGTH, LENGTH_LIST = Kind(length, "N"), Kind(list_of(length), "N,N,...")
-RUNG, RUNG_LIST = Kind(rung_number, "RUNG"), Kind(rung_list, "RUNG,RUNG,...")
-FILE = Kind(target_file, "FILE")
-RATE, SEED = Kind(real_number(1e-3, MOST), "R"), Kind(seed, "N")
-SECONDS = Kind(real_number(0, LONGEST), "SECONDS")
+COUNT, NUMBER = (Kind(whole_number(least, MOST), "N") for least in (1, 0))
+TOKENS = Kind(whole_number(2, MOST), "N")  # of an answer of which something is decoded
+BATCH = Kind(whole_number(1, MOST_AT_ONCE), "N")
+LENGTH = Kind(whole_number(1, LONGEST), "N")  # of a prompt, in tokens or repeats
+BATCH_LIST, LENGTH_LIST = (Kind(list_of(each.convert), "N,N,...") for each in (BATCH, LENGTH))
+RATE = Kind(real_number(1e-3, MOST), "R")  # requests per second
+FILE, SEED = Kind(target_file, "FILE"), Kind(whole_number(0, 2**64 - 1), "N")
 
 # --- flags that several commands have --------------------------------------------------------------------
 
@@ -134,7 +102,9 @@ class ModelFlags(DeviceFlags):
 class RungFlag(Flags):
     """Which rung runs, by default the finished engine's."""
 
-    rung: str = flag(FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", RUNG)
+    rung: str = flag(
+        FINISHED.number, "this rung runs (default: the finished engine's, %(default)s)", choices=tuple(LADDER)
+    )
 
 
 @dataclass
@@ -146,7 +116,7 @@ class ServedFlags(RungFlag, DeviceFlags):
 
 def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
     """A field: which rungs run."""
-    return flag(tuple(rungs), "these rungs run", RUNG_LIST)
+    return flag(tuple(rungs), "these rungs run", Kind(names_of(LADDER), "RUNG,RUNG,..."))
 
 
 def rounds_flag(default: int) -> int:
@@ -155,9 +125,7 @@ def rounds_flag(default: int) -> int:
     return flag(default, what, COUNT)
 
 
-def batch_sizes_flag(
-    default: tuple[int, ...] | ByDevice, what: str = "are decoded together"
-) -> tuple[int, ...]:
+def batch_sizes_flag(default: object, what: str = "are decoded together") -> tuple[int, ...]:
     """A field: of each of these numbers of requests, `what` happens."""
     return flag(default, f"this many requests {what}, one number after another", BATCH_LIST)
 
@@ -174,36 +142,14 @@ class WorkloadFlags(ModelFlags):
         ALIKE,
         "requests are alike, as the other flags say, or changed as labkit/bench/loads.py says, with random "
         "prompts where their lengths differ",
-        choices=LOADS,
-    )
-    rate: float | None = flag(
-        None, "with --load arrivals, this many requests arrive per second (default: none)", RATE
+        choices=AT_ONCE,
     )
     pretok: bool = flag(False, "prompts are tokenized before the clock starts")
     num_requests: int = flag(16, "this many requests are served", COUNT)
-    max_new_tokens: int = flag(64, "a request makes at most this many tokens", COUNT)
+    max_new_tokens: int = flag(64, "a request makes at most this many tokens", TOKENS)
     no_stop_on_eos: bool = flag(False, "every request makes all its tokens")
     max_batch_size: int = flag(8, "at most this many requests are decoded together", BATCH)
-    prefill_max_batch_size: int | None = flag(
-        None, "at most this many requests are admitted in one step (default: as --max-batch-size)", BATCH
-    )
-    prefill_admission_policy: str = flag(
-        "fifo",
-        "requests are admitted in order of arrival, or the shortest prompts of a window first",
-        choices=("fifo", "pack"),
-    )
     no_prefix_cache: bool = flag(False, "every prompt is computed, even one just computed")
-    paged_attn: bool = flag(
-        False, "this flag is for the write-ups' command lines; paged attention is always on here"
-    )
-
-
-@dataclass
-class RunFlags(WorkloadFlags, RungFlag):
-    """A workload that runs several times on a rung."""
-
-    warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
-    repeat_runs: int = flag(3, "this many runs are measured", COUNT)
 
 
 # --- from flags to things ------------------------------------------------------------------------------
@@ -215,9 +161,9 @@ def model_of(args: ModelFlags) -> LanguageModel:
     return load_model(args.model, seed=args.seed).to(device, default_dtype(device))
 
 
-def workload_of(args: WorkloadFlags) -> Workload:
-    """The workload that the flags describe. Raises LabkitError if model, device, policy or load cannot be
-    had."""
+def workload_of(args: WorkloadFlags, rate: float | None = None) -> Workload:
+    """The workload that the flags describe. rate: as `Asked` has it. Raises LabkitError if model, device or
+    load cannot be had."""
     model = model_of(args)
     params = SamplingParams(args.max_new_tokens, stop_on_eos=not args.no_stop_on_eos)
 
@@ -227,36 +173,13 @@ def workload_of(args: WorkloadFlags) -> Workload:
         return Request(tuple(model.tokenizer.encode(text)) if args.pretok else text, params)
 
     alike = tuple(map(repeated, islice(cycle(args.prompt_repeats), args.num_requests)))
-    requests = make_load(args.load, Asked(alike, model.config, args.seed, args.rate))
-    encode, prompts = (
-        cache(model.tokenizer.encode),
-        [request.prompt for request in requests],
-    )
-    num_tokens = sum(len(encode(prompt) if isinstance(prompt, str) else prompt) for prompt in prompts)
+    requests = make_load(args.load, Asked(alike, model.config, args.seed, rate))
+    encode = cache(model.tokenizer.encode)
+    prompts = [encode(r.prompt) if isinstance(r.prompt, str) else r.prompt for r in requests]
     scheduler = SchedulerConfig(
         max_batch_size=args.max_batch_size,
-        prefill_max_batch_size=args.prefill_max_batch_size or args.max_batch_size,
-        prefill_max_tokens=max(1, num_tokens),
-        admission_policy=args.prefill_admission_policy,
+        prefill_max_batch_size=args.max_batch_size,
+        prefill_max_tokens=max(1, sum(map(len, prompts))),
     )
     of_cache = CacheConfig(prefix_cache=not args.no_prefix_cache)
     return Workload(model, requests, model.device, scheduler, of_cache)
-
-
-def require_positions(workload: Workload, args: ModelFlags, name: str = "the run") -> None:
-    """Raises OptionError if a prompt of the workload with its answer is longer than the model takes.
-
-    name: what the message calls the workload.
-    """
-    most = workload.model.config.max_positions
-    if workload.longest > most:
-        raise OptionError(
-            f"{name} has texts of up to {workload.longest} tokens, more than the {most} positions of "
-            f"{args.model}: take a smaller --max-new-tokens"
-        )
-
-
-def require_decoding(args: WorkloadFlags) -> None:
-    """Raises OptionError where no decode step would run, for a command that compares their time."""
-    if args.max_new_tokens == 1:
-        raise OptionError("--max-new-tokens 1 decodes nothing: a first token comes from its prefill; give 2")

@@ -3,7 +3,7 @@
 import pytest
 from bench_commands import SMALL, refusal
 
-from labkit.bench.commands import host_time
+from labkit.bench.host_time import TimeHost
 from labkit.bench.workload import Workload
 from labkit.results.files import load_file
 
@@ -27,7 +27,7 @@ def interrupted_after(calls: int, function):
 @pytest.mark.parametrize(
     ("line", "module", "name", "calls", "kept"),
     [
-        (f"host-time {HOST}", host_time, "one_run", 6, 4),
+        (f"host-time {HOST}", TimeHost, "one_run", 6, 4),
         (f"ladder {SHORT} --rungs 05,07 --rounds 2", Workload, "run", 8, 4),
         (f"compare {SHORT} --before 05 --after 07 --rounds 2", Workload, "run", 8, 1),
     ],

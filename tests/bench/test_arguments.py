@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit.bench import __main__ as bench_main
-from labkit.bench.commands import arguments
+from labkit.bench import arguments
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 
@@ -13,9 +13,9 @@ def parser():
     return bench_main.make_parser()
 
 
-@pytest.mark.parametrize("value", [0, -1, 2**64 - 1, -(2**63)])
+@pytest.mark.parametrize("value", [0, 2**64 - 1])
 def test_a_seed_of_64_bits_is_taken(parser, value):
-    assert parser.parse_args(["scheduler", f"--seed={value}"]).seed == value
+    assert parser.parse_args(["compare", f"--seed={value}"]).seed == value
 
 
 def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, parser):
@@ -33,7 +33,7 @@ def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, pa
                 return [1] * len(text.split())
 
     monkeypatch.setattr(arguments, "model_of", lambda args: Model)
-    args = parser.parse_args(["scheduler", "--num-requests=5", "--prompt-repeats=1,3", "--prompt=a"])
+    args = parser.parse_args(["compare", "--num-requests=5", "--prompt-repeats=1,3", "--prompt=a"])
     workload = arguments.workload_of(args)
     assert sorted(encoded) == ["a", "a a a"]
     assert [request.prompt for request in workload.requests] == ["a", "a a a", "a", "a a a", "a"]

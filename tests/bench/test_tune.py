@@ -10,10 +10,11 @@ from bench_commands import bench
 from triton_marks import needs_triton
 
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
-from labkit.bench.commands import targets, tune
-from labkit.bench.commands.tune import cut_products_of, products_of
+from labkit.bench import record as targets
+from labkit.bench import tune
 from labkit.bench.limit import Bandwidth
 from labkit.bench.tiles import Case, Product, TileBench, search_tiles
+from labkit.bench.tune import cut_products_of, products_of
 from labkit.engine import device as engine_device
 from labkit.kernels import triton_status
 from labkit.kernels.tile_tables import read_table

@@ -1,8 +1,4 @@
-"""tune: finds this GPU's fastest tiles for a model's fused products, and keeps them for later engines.
-
-The tiles go to a file in your cache directory, one for each GPU, torch and triton. Later searches add to it,
-and deleting it brings back labkit's own tiles. A product that the search has no time for keeps its tile.
-"""
+"""The search of `labkit.bench.tiles` on a GPU, and the command that keeps what it finds."""
 
 import argparse
 import os
@@ -17,10 +13,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.commands.arguments import BATCH, COUNT, ModelFlags
-from labkit.bench.commands.flags import flag
-from labkit.bench.commands.targets import record_if_asked, try_writing
+from labkit.bench.arguments import BATCH, COUNT, ModelFlags
+from labkit.bench.flags import flag
 from labkit.bench.limit import launcher, timed
+from labkit.bench.record import record_if_asked, try_writing
 from labkit.bench.tiles import Case, Measure, Product, rows_up_to, search_tiles
 from labkit.engine.device import current_device, default_dtype, pick_device
 from labkit.errors import OptionError
@@ -132,7 +128,11 @@ def num_copies(weight: Tensor) -> int:
 
 
 class GpuTileBench:
-    """Compiles, checks and times tiles on a GPU: a `TileBench`."""
+    """Compiles, checks and times tiles on a GPU.
+
+    room: bytes of shared memory that a program can have. element_size: bytes of an input. has_rings: whether
+    a TMA can bring the inputs.
+    """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -175,7 +175,7 @@ class GpuTileBench:
     def measure(self, case: Case, tile: Tile) -> Measure:
         """A function that times launches with all copies of the weights in turn, from a CUDA graph."""
         calls = self._calls(case, tile)
-        launch = launcher(calls, self.device, rounds=1)
+        launch = launcher(calls, self.device)
         launch()
         return lambda: median(timed(launch, self.device) for _ in range(REPLAYS)) / len(calls)
 
@@ -196,51 +196,6 @@ class GpuTileBench:
         return torch.allclose(made.float(), expected.float(), rtol=tolerance, atol=tolerance)
 
 
-@dataclass
-class Settings(ModelFlags):
-    seconds: int = flag(60, "the search lasts this many seconds", COUNT)
-    max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
-    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
-
-
-def run(args: Settings) -> None:
-    """Raises OptionError where no kernel is compiled or no file can be written, and RecordError if the file
-    that there is is damaged."""
-    device = pick_device(args.device)
-    if device.type != "cuda" or triton_status().mode != "native":
-        why = triton_status().reason if device.type == "cuda" else "this command has no use on the CPU"
-        raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
-    path, dtype = table_path(device), default_dtype(device)
-    try:
-        try_writing(str(path), path)
-    except argparse.ArgumentTypeError as error:
-        raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
-    measured = tiles_for(device, dtype, can_hold=True)
-    kind, _, size = args.model.rpartition(":")
-    config = RANDOM_CONFIGS.get(size) if kind == "random" else None
-    network = load_model(args.model).network if config is None else network_without_weights(config)
-    products = products_of(network) if args.ranks == 1 else cut_products_of(network, args.ranks)
-    bench = GpuTileBench(device, dtype)
-    cases = [
-        case_of(product, rows, measured, bench)
-        for rows in rows_up_to(args.max_batch_size)
-        for product in products
-    ]
-    with tqdm(unit=" tiles", leave=False, disable=None) as bar:
-        found = search_tiles(cases, bench, args.seconds, progress=bar.update)
-    if found:
-        print(tiles_table(found).to_string())
-    in_time = {(each.N, each.K, each.rows) for each in found}
-    if late := [case for case in cases if (case.product.N, case.product.K, case.rows) not in in_time]:
-        names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
-        print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
-    if not found:
-        return
-    keep_table(path, [timed_tile(each, dtype) for each in found])
-    print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-    record_if_asked(args, "tiles", device, found, dtype=name_of(dtype))
-
-
 def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTileBench) -> Case:
     """A product with so many rows, and the tile that an engine takes for it now."""
     today = chosen_tile(rows, product.N, product.K, measured, bench.element_size, can_split=product.can_split)
@@ -250,3 +205,54 @@ def case_of(product: Product, rows: int, measured: MeasuredTiles, bench: GpuTile
 def timed_tile(found: TunedTile, dtype: torch.dtype) -> TimedTile:
     *blocks, ring = found.tile
     return TimedTile(found.N, found.K, name_of(dtype), found.rows, Tile(*blocks, bool(ring)), found.us)
+
+
+@dataclass
+class Tune(ModelFlags):
+    """Find this GPU's fastest tiles for a model's fused products, and keep them for later engines.
+
+    The tiles go to a file in your cache directory, one for each GPU, torch and triton. Later searches add to
+    it, and deleting it brings back labkit's own tiles. A product that the search has no time for keeps its
+    tile.
+    """
+
+    seconds: int = flag(60, "the search lasts this many seconds", COUNT)
+    max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
+    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
+
+    def run(self) -> None:
+        """Raises OptionError where no kernel is compiled or no file can be written, and RecordError for a
+        damaged file."""
+        device = pick_device(self.device)
+        if device.type != "cuda" or triton_status().mode != "native":
+            why = triton_status().reason if device.type == "cuda" else "this command has no use on the CPU"
+            raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
+        path, dtype = table_path(device), default_dtype(device)
+        try:
+            try_writing(str(path), path)
+        except argparse.ArgumentTypeError as error:
+            raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
+        measured = tiles_for(device, dtype, can_hold=True)
+        kind, _, size = self.model.rpartition(":")
+        config = RANDOM_CONFIGS.get(size) if kind == "random" else None
+        network = load_model(self.model).network if config is None else network_without_weights(config)
+        products = products_of(network) if self.ranks == 1 else cut_products_of(network, self.ranks)
+        bench = GpuTileBench(device, dtype)
+        cases = [
+            case_of(product, rows, measured, bench)
+            for rows in rows_up_to(self.max_batch_size)
+            for product in products
+        ]
+        with tqdm(unit=" tiles", leave=False, disable=None) as bar:
+            found = search_tiles(cases, bench, self.seconds, progress=bar.update)
+        if found:
+            print(tiles_table(found).to_string())
+        in_time = {(each.N, each.K, each.rows) for each in found}
+        if late := [case for case in cases if (case.product.N, case.product.K, case.rows) not in in_time]:
+            names = "; ".join(f"{case.product.name} at {case.rows} rows" for case in late)
+            print(f"Not measured in time, so today's tile stays: {names}. Give it more --seconds.")
+        if not found:
+            return
+        keep_table(path, [timed_tile(each, dtype) for each in found])
+        print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
+        record_if_asked(self, "tiles", device, found, dtype=name_of(dtype))

@@ -4,43 +4,20 @@ import pytest
 from bench_commands import SMALL
 
 from labkit import LADDER
-from labkit.bench.commands.sampling import MANNERS
 from labkit.results.files import record_of
 
 pytestmark = pytest.mark.slow
 
-PATHS = ("indexed", "generic", "full_batch", "identity_pos")
-ON_CPU = "--model data/tiny-gpt2 --device cpu"
 # The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
 RUNS = {
-    "attention": (
-        *("--device cpu --batch-sizes 1,2 --contexts 3,70 --repeats 2", "% of copy"),
-        ("batch_size", "context_len", "seconds", "num_bytes"),  # keys and values of GPT-2's heads, in float32
-        [(b, t, 2, 2 * b * t * 12 * 64 * 4) for b in (1, 2) for t in (3, 70)],
-    ),
     "host-time": (
-        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "00 step"),
+        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "microseconds of a step"),
         ("rung", "batch_size", "step_seconds"),
         [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
     ),
-    "kv-append": (
-        *("--device cpu --batch-sizes 1,2 --repeats 2", "full_batch (µs)"),
-        ("batch_size", "path", "device_seconds", "host_seconds", "num_bytes"),  # read and written
-        [(b, path, 2, 2, 2 * 2 * b * 12 * 64 * 4) for b in (1, 2) for path in PATHS],
-    ),
     "ladder": (
-        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", LADDER["10"].title),
+        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", "decode tokens/s"),
         *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
-    ),
-    "profile": (
-        *(f"{ON_CPU} --rung 00 --batch-sizes 1,2 --context 8 --steps 2", "of the limit"),
-        *(("batch_size", "append_paths"), [(1, {"in_place": 12}), (2, {"in_place": 24})]),
-    ),
-    "sampling": (
-        "--model random:small --device cpu --num-requests 3 --max-batch-size 2 --max-new-tokens 3 --rounds 1",
-        "too few rounds for a verdict",
-        ("manner", "rung", "tokens", "equal_requests", "decode_steps"),  # two batches of two steps
-        [(manner, rung, 9, 3, 4) for manner in MANNERS for rung in ("11", "11", "12", "12")],
     ),
 }
 
@@ -57,8 +34,8 @@ def test_a_command_prints_a_table_and_writes_a_record(recorded, capsys, command)
 
 def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(recorded, capsys):
     made = recorded("ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1")
-    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "against the rung before" in line)
-    assert head.split()[:2] == ["title", "tokens/s"]  # and not decode tokens/s
+    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "over the rung below" in line)
+    assert head.split()[:2] == ["tokens/s", "over"]  # and not decode tokens/s
     record = record_of(made, "out")
     asked = ("load", "num_requests", "max_new_tokens", "max_batch_size")
     assert [record.settings[name] for name in asked] == ["assistant", 3, 32, 16]

@@ -5,7 +5,7 @@ import json
 import pytest
 from pytest import approx
 
-from labkit.bench.commands import drafts
+from labkit.bench import drafts
 from labkit.results.comparison import Comparison
 from labkit.results.drafts import DraftedTask, together
 from labkit.results.files import record_of
@@ -33,26 +33,6 @@ def test_tasks_are_decoded_on_both_sides_and_recorded(recorded, monkeypatch, cap
     assert len(code.comparison.before_samples) == len(code.comparison.after_samples) == 2
     assert code.new_tokens - 1 == code.steps + code.accepted > code.steps
     assert code.tokens_a_step == approx(1 + code.accepted / code.steps)
-
-
-@pytest.mark.slow
-def test_a_chance_that_is_set_is_the_share_of_drafts_taken_for_right(recorded, monkeypatch, capsys):
-    monkeypatch.setattr(drafts, "DIALED_BATCHES", (1, 2, 40))
-    monkeypatch.setattr(drafts, "DIALED_PROMPT", 20)
-    line = "drafts --model random:small --device cpu --rounds 1 --max-new-tokens 41"
-    made = recorded(f"{line} --acceptance 0,0.8,1")
-    assert "tokens a step" in capsys.readouterr().out
-    record = record_of(made, "out")
-    assert [(run.requests, run.chance) for run in record.samples] == [
-        *((requests, chance) for requests in (1, 2) for chance in (0, 0.8, 1)),
-        (40, 0),  # in which nobody drafts
-    ]
-    never, mostly, always = record.only(requests=1)
-    assert never.accepted == 0 < never.drafted < 2 * 40 == never.steps
-    assert always.steps == 2 * 5 and always.accepted == always.drafted == 2 * 35
-    assert always.tokens_a_step == 8 > mostly.tokens_a_step > never.tokens_a_step == 1
-    assert mostly.accepted == 2 * 40 - mostly.steps
-    assert record.only(requests=40)[0].drafted == 0
 
 
 def test_together_is_the_ratio_of_the_sums():

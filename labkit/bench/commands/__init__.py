@@ -1,1 +1,0 @@
-"""`python -m labkit.bench COMMAND`, a command per file."""
