@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from devices import CPU, CUDA, busy_gpu
@@ -11,8 +12,9 @@ from triton_marks import needs_triton
 from labkit import LADDER, SamplingParams
 from labkit.bench.cost_cards import count_on_device
 from labkit.engine.step import staging as module
+from labkit.engine.step.slots import SlotMemory
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, by_copy_engine
-from labkit.kernels.host_numbers import copy_numbers_triton
+from labkit.kernels.host_numbers import copy_numbers_triton, scatter_words_triton
 
 # --- there and back --------------------------------------------------------------------------------
 
@@ -114,46 +116,64 @@ def test_numbers_are_read_when_their_copy_is_over(monkeypatch):
 
 # --- on a GPU --------------------------------------------------------------------------------------
 
+Send = Callable[[torch.Tensor], torch.Tensor]
+
+
+def by_copy(size: int) -> Send:
+    """Sends so many int64 numbers at most to a GPU, as chunks are sent."""
+    return PinnedStaging(size, CUDA).send
+
+
+def by_kernel(size: int) -> Send:
+    """The same, as slots are sent from rung 11 on."""
+    memory = SlotMemory({"numbers": ((size,), torch.int64)}, 2 * size, CUDA)
+    memory.staging.copy = scatter_words_triton
+
+    def send(numbers: torch.Tensor) -> torch.Tensor:
+        memory.put("numbers", np.s_[: len(numbers)], numbers.numpy())
+        memory.write()
+        return memory["numbers"][: len(numbers)].clone()
+
+    return send
+
+
+both_ways = pytest.mark.parametrize("sender", [by_copy, by_kernel])
 by_both = pytest.mark.parametrize("copy", [by_copy_engine, copy_numbers_triton], ids=["copy", "kernel"])
 
 
 @pytest.mark.cuda
-@by_both
-def test_on_a_gpu_what_is_sent_arrives(copy):
-    staging = PinnedStaging(8, CUDA)
-    staging.copy = copy
+@both_ways
+def test_on_a_gpu_what_is_sent_arrives(sender):
+    send = sender(8)
     for numbers in (EDGES, [7], [], EDGES[::-1], [1, 2, 3]):
-        sent = staging.send(torch.tensor(numbers, dtype=torch.int64))
+        sent = send(torch.tensor(numbers, dtype=torch.int64))
         assert (sent.dtype, sent.device.type, sent.tolist()) == (torch.int64, "cuda", numbers)
 
 
 @pytest.mark.cuda
-@by_both
-def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends(copy):
+@both_ways
+def test_on_a_gpu_what_is_sent_arrives_though_nobody_waits_between_two_sends(sender):
     """Trap 5: a buffer may not be written again while its copy is on its way."""
-    staging = PinnedStaging(100_000, CUDA)
-    staging.copy = copy
+    send = sender(100_000)
     busy_gpu()
-    sent = [staging.send(torch.full((100_000,), i)) for i in range(12)]
+    sent = [send(torch.full((100_000,), i)) for i in range(12)]
     for i, numbers in enumerate(sent):
         assert (numbers == i).all(), i
 
 
 @pytest.mark.cuda
-@by_both
-def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting(copy):
+@both_ways
+def test_on_a_gpu_two_copies_are_under_way_without_the_host_waiting(sender):
     numbers = [torch.full((1000,), i) for i in range(2)]
-    earlier = PinnedStaging(1000, CUDA)
-    earlier.copy = copy  # the kernel is compiled by then
-    for n in [earlier.send(n) for n in numbers]:
+    earlier = sender(1000)  # a kernel is compiled by then
+    for n in [earlier(n) for n in numbers]:
         assert n.is_cuda  # its memory is there to be used again, once it is let go of
     del n
-    staging = PinnedStaging(1000, CUDA)
-    staging.copy = copy
+    send = sender(1000)
     torch.cuda.set_sync_debug_mode("error")
     try:
         busy_gpu()
-        sent = [staging.send(n) for n in numbers]
+        sent = [send(n) for n in numbers]
         is_busy = not torch.cuda.current_stream().query()
     finally:
         torch.cuda.set_sync_debug_mode("default")
