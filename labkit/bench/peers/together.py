@@ -24,6 +24,7 @@ from labkit.bench.peers.generate import (
     with_padded_vocabulary,
 )
 from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, labkit_peer
+from labkit.bench.peers.vllm import VLLM, vllm_peer
 from labkit.bench.record import make_record, own_target, write_own
 from labkit.bench.workload import Workload
 from labkit.engine.device import default_dtype, pick_device
@@ -37,6 +38,7 @@ PEERS = {  # by the names of --others
     "padded": PADDED,
     "continuous": CONTINUOUS,
     "loop": COMPILED,
+    "vllm": VLLM,
 }
 
 
@@ -92,6 +94,7 @@ def run_peers(
                 workload, with_padded_vocabulary(as_transformers(workload.model))
             ),
             COMPILED: lambda: compiled_peer(workload),
+            VLLM: lambda: vllm_peer(workload, plain()),
         }
         for name in others:
             peer = warmed_up(makers[name])
@@ -125,10 +128,10 @@ class RunPeers(RecordFlags, WorkloadFlags):
     """Run the same requests through labkit and other people's engines, with the same weights, in turn.
 
     The engines are labkit at a few rungs; transformers' `generate` with its dynamic and its static cache (the
-    latter also with a padded vocabulary); its continuous batching; and a loop over a compiled step. Every
-    engine has a warm-up that is not measured. A run is timed from the requests' token ids to the last token
-    id. Decode rates leave out the time to the first tokens, and are shown where one batch holds all requests.
-    An engine that cannot serve the requests is named, with the reason.
+    latter also with a padded vocabulary); its continuous batching; a loop over a compiled step; and vLLM
+    where it is installed. Every engine has a warm-up that is not measured. A run is timed from the requests'
+    token ids to the last token id. Decode rates leave out the time to the first tokens, and are shown where
+    one batch holds all requests. An engine that cannot serve the requests is named, with the reason.
     """
 
     rungs: tuple[str, ...] = rungs_flag(RUNGS)
@@ -182,7 +185,7 @@ class RunPeers(RecordFlags, WorkloadFlags):
 
 def decode_rate(run: PeerRun, in_one_batch: bool) -> float | None:
     """Tokens per second after the first tokens; None where requests still waited then, or none is known."""
-    if run.first_token_seconds is None or not in_one_batch:
+    if run.first_token_seconds is None or not in_one_batch or run.tokens == len(run.token_ids):
         return None
     return (run.tokens - len(run.token_ids)) / (run.seconds - run.first_token_seconds)
 
@@ -195,7 +198,7 @@ def peer_versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for package in ("transformers", "flash_attn"):
+    for package in ("transformers", "vllm", "flash_attn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
