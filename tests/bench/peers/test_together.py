@@ -31,10 +31,11 @@ def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
     record = recorded(f"{line} --prompt-repeats 1,4")
     said = capsys.readouterr().out
     assert "labkit 05 -> labkit 10: x" in said and "Limit of decode" in said
-    assert f"Left out: {together.COMPILED} (its requests have" in said
+    assert f"Left out: {together.VLLM} (not installed here)" in said
     assert record["kind"] == "peers" and len(record["samples"]) == 2 * 6
     assert record["settings"]["left_out"] == {
         together.COMPILED: "its requests have prompts and answers of one length, and these differ",
+        together.VLLM: "not installed here",
     }
     assert record["settings"]["versions"]["transformers"]
     for sample in record["samples"]:
@@ -44,10 +45,11 @@ def test_the_command_prints_a_table_and_writes_a_record(recorded, capsys):
 
 
 def test_only_the_engines_that_are_named_run(recorded):
-    line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static"
+    line = f"peers {TINY} --num-requests 2 --max-new-tokens 3 --rounds 1 --rungs 10 --others static,vllm"
     record = recorded(line)
     assert [sample["engine"] for sample in record["samples"]] == ["labkit 10"] * 2 + [together.STATIC] * 2
-    assert record["settings"]["others"] == ["static"]
+    assert record["settings"]["others"] == ["static", "vllm"]
+    assert record["settings"]["left_out"] == {together.VLLM: "not installed here"}
 
 
 def test_decode_alone_is_told_where_one_batch_holds_everyone():
@@ -55,6 +57,7 @@ def test_decode_alone_is_told_where_one_batch_holds_everyone():
     assert together.decode_rate(run, True) == 2
     assert together.decode_rate(run, False) is None
     assert together.decode_rate(together.PeerRun(3.0, None, run.token_ids), True) is None
+    assert together.decode_rate(together.PeerRun(3.0, 1.0, ((1,), (2,))), True) is None
 
 
 @pytest.mark.cuda
