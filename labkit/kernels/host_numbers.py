@@ -41,25 +41,11 @@ def _numbers_to_host_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
 # --- words to their places on the device -----------------------------------------------------------
 
 
-def packed_size(num_words: int) -> int:
-    """int64 numbers that travel for so many words of 32 bits: a place each, and the words two by two."""
-    return num_words + -(-num_words // 2)
-
-
-def scatter_words_plain(packed: Tensor, words: Tensor) -> None:
-    """Have `words[places] = numbers` done on the device of the words.
-
-    packed: int64 [packed_size(n)] on the host, pinned if the words are on a GPU: n places, none twice, and
-    then n numbers of int32, two in each. words: int32 [N].
-    """
-    n = len(packed) * 2 // 3
-    sent = packed.to(words.device, non_blocking=True)
-    words.scatter_(0, sent[:n], sent[n:].view(torch.int32)[:n])
-
-
 def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
-    """Start what `scatter_words_plain` does, in a kernel of the current stream that reads the host's memory.
+    """Start `words[places] = numbers`, in a kernel of the current stream that reads the host's memory.
 
+    packed: int64, in pinned memory if the words are on a GPU: n places, none twice, and then n numbers of
+    int32, two in each. words: int32 [N]. Its plain twin is `scatter_words_plain`, beside the slots.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_tensor("packed", packed, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
@@ -67,7 +53,7 @@ def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
     check_launchable(words.device)
     check_reachable("packed", packed, words)
     n = len(packed) * 2 // 3
-    check_tensor("packed", packed, shape=(packed_size(n),))
+    check_tensor("packed", packed, shape=(n + -(-n // 2),))
     check_range("packed", packed[:n], len(words))
     if n:
         grid = (-(-n // NUMBERS_PER_PROGRAM),)

@@ -15,7 +15,6 @@ from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.staging import PinnedStaging
 from labkit.kernels.distribution import OFF, pack_states, unpack_states
-from labkit.kernels.host_numbers import packed_size, scatter_words_plain
 from labkit.kvcache import KVBlockManager
 
 ALIGNMENT = 64  # words, of a tensor's beginning: a kernel is compiled anew for a pointer that is less so
@@ -74,6 +73,19 @@ class SlotMemory:
     def discard(self) -> None:
         """Forget what was put and is not written."""
         self._put: dict[str, tuple[np.ndarray, np.ndarray]] = {}  # by name: places, and a word for each
+
+
+def packed_size(num_words: int) -> int:
+    """int64 numbers that travel for so many words of 32 bits: a place each, and the words two by two."""
+    return num_words + -(-num_words // 2)
+
+
+def scatter_words_plain(packed: Tensor, words: Tensor) -> None:
+    """Have `words[places] = numbers` done on the device of the words: the plain twin of
+    `scatter_words_triton`, which says what `packed` is."""
+    n = len(packed) * 2 // 3
+    sent = packed.to(words.device, non_blocking=True)
+    words.scatter_(0, sent[:n], sent[n:].view(torch.int32)[:n])
 
 
 class SlotState:
