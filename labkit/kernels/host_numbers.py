@@ -45,7 +45,7 @@ def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
     """Start `words[places] = numbers`, in a kernel of the current stream that reads the host's memory.
 
     packed: int64, in pinned memory if the words are on a GPU: n places, none twice, and then n numbers of
-    int32, two in each. words: int32 [N]. Its plain twin is `scatter_words_plain`, beside the slots.
+    int32, two in each. words: int32 [N]. Its plain twin is `scatter_words_plain`, beside `PinnedStaging`.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_tensor("packed", packed, shape=("n",), dtype=torch.int64, last_stride_is_1=True)

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused
 
-from labkit.engine.step.slots import packed_size, scatter_words_plain
-from labkit.engine.step.staging import by_copy_engine
+from labkit.engine.step.slots import packed_size
+from labkit.engine.step.staging import by_copy_engine, scatter_words_plain
 from labkit.kernels.host_numbers import NUMBERS_PER_PROGRAM, copy_numbers_triton, scatter_words_triton
 
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 + 1, 2**63 - 1, -(2**63)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labkit.engine.request import Request
 from labkit.engine.session import InferenceSession
-from labkit.engine.step.staging import PinnedStaging
+from labkit.engine.step.staging import PinnedStaging, scatter_words_plain
 from labkit.kernels.distribution import OFF, pack_states, unpack_states
 from labkit.kvcache import KVBlockManager
 
@@ -78,14 +78,6 @@ class SlotMemory:
 def packed_size(num_words: int) -> int:
     """int64 numbers that travel for so many words of 32 bits: a place each, and the words two by two."""
     return num_words + -(-num_words // 2)
-
-
-def scatter_words_plain(packed: Tensor, words: Tensor) -> None:
-    """Have `words[places] = numbers` done on the device of the words: the plain twin of
-    `scatter_words_triton`, which says what `packed` is."""
-    n = len(packed) * 2 // 3
-    sent = packed.to(words.device, non_blocking=True)
-    words.scatter_(0, sent[:n], sent[n:].view(torch.int32)[:n])
 
 
 class SlotState:

@@ -121,6 +121,14 @@ def by_copy_engine(source: Tensor, target: Tensor) -> None:
     target.copy_(source, non_blocking=True)
 
 
+def scatter_words_plain(packed: Tensor, words: Tensor) -> None:
+    """Have `words[places] = numbers` done on the device of the words: the plain twin of
+    `scatter_words_triton`, which says what `packed` is."""
+    n = len(packed) * 2 // 3
+    sent = packed.to(words.device, non_blocking=True)
+    words.scatter_(0, sent[:n], sent[n:].view(torch.int32)[:n])
+
+
 def event_behind(device: torch.device, event: torch.cuda.Event | None) -> torch.cuda.Event | None:
     """An event that is over when all is that was launched to a GPU's current stream; None for a CPU.
 
