@@ -14,28 +14,42 @@ from labkit.kernels.triton_runtime import check_launchable, tl, triton
 NUMBERS_PER_PROGRAM = 1024
 
 
-# --- token ids to the host -------------------------------------------------------------------------
+# --- numbers there and back ------------------------------------------------------------------------
 
 
 def copy_numbers_triton(source: Tensor, target: Tensor) -> None:
-    """Start a copy of int64 [n] on a GPU to int64 [n] in pinned memory, in a kernel of the current stream.
-    Its plain twin is `target.copy_(source, non_blocking=True)`.
+    """Start a copy of int64 [n] to int64 [n], one of them in pinned memory where the other is on a GPU, in a
+    kernel of the current stream. Its plain twin is `target.copy_(source, non_blocking=True)`.
 
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     check_tensor("source", source, shape=("n",), dtype=torch.int64, last_stride_is_1=True)
     check_tensor("target", target, shape=source.shape, dtype=torch.int64, last_stride_is_1=True)
-    check_launchable(source.device)
+    check_launchable(source.device if source.is_cuda else target.device)
+    check_reachable("source", source, target)
     check_reachable("target", target, source)
+    kernel = _numbers_to_device_kernel if target.is_cuda else _numbers_to_host_kernel
     if n := len(source):
-        grid = (-(-n // NUMBERS_PER_PROGRAM),)
-        _numbers_to_host_kernel[grid](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
+        kernel[(-(-n // NUMBERS_PER_PROGRAM),)](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
+
+
+@triton.jit
+def _copy_block(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(target_ptr + i, tl.load(source_ptr + i, mask=i < n), mask=i < n)
+
+
+# Two names, so that a trace says which way numbers went.
+
+
+@triton.jit(do_not_specialize=["n"])
+def _numbers_to_device_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
+    _copy_block(source_ptr, target_ptr, n, BLOCK)
 
 
 @triton.jit(do_not_specialize=["n"])
 def _numbers_to_host_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(target_ptr + i, tl.load(source_ptr + i, mask=i < n), mask=i < n)
+    _copy_block(source_ptr, target_ptr, n, BLOCK)
 
 
 # --- words to their places on the device -----------------------------------------------------------

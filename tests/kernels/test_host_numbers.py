@@ -58,9 +58,11 @@ def test_on_a_gpu_a_kernel_reads_and_writes_pinned_memory():
     there, back = torch.zeros(5000, dtype=torch.int32, device=CUDA), torch.zeros(5000).long().pin_memory()
     scatter_words_triton(packed({4999 - i: i for i in range(5000)}).pin_memory(), there)
     assert there.tolist() == list(range(5000))[::-1]
-    copy_numbers_triton(there.long(), back)
+    numbers = torch.zeros(5000, dtype=torch.int64, device=CUDA)
+    copy_numbers_triton(torch.arange(5000).pin_memory(), numbers)
+    copy_numbers_triton(numbers + 1, back)
     torch.cuda.synchronize()
-    assert back.tolist() == list(range(5000))[::-1]
+    assert back.tolist() == list(range(1, 5001))
 
 
 @pytest.mark.cuda
@@ -68,5 +70,7 @@ def test_memory_that_a_gpu_cannot_reach_is_refused():
     on_gpu, pageable = torch.arange(3, device=CUDA), torch.arange(3)
     with pytest.raises(ValueError, match="target is in memory that a GPU cannot reach"):
         copy_numbers_triton(on_gpu, pageable)
+    with pytest.raises(ValueError, match="source is in memory that a GPU cannot reach"):
+        copy_numbers_triton(pageable, on_gpu)
     with pytest.raises(ValueError, match="packed is in memory that a GPU cannot reach"):
         scatter_words_triton(pageable, on_gpu.int())

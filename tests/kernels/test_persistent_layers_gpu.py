@@ -16,7 +16,7 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("length, block_size", [(1000, 16), (1000, 64), (63, 64), (NOBODY, 64)])
+@pytest.mark.parametrize("length, block_size", [(1000, 16), (63, 64)])
 def test_it_is_all_layers_at_full_size(length: int, block_size: int, dtype: torch.dtype):
     before = make_case(length, block_size=block_size, dtype=dtype, **FULL)
     after, barrier = copied(before), make_barrier(CUDA)

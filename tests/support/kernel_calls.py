@@ -62,6 +62,7 @@ def numbers() -> None:
     """To a GPU and back."""
     with patch.object(torch.Tensor, "is_pinned", lambda numbers: True):  # of numbers that there are not
         host_numbers.scatter_words_triton(torch.empty(9, dtype=torch.int64), empty(6, dtype=torch.int32))
+        host_numbers.copy_numbers_triton(torch.empty(9, dtype=torch.int64), int64(9))
         host_numbers.copy_numbers_triton(int64(9), torch.empty(9, dtype=torch.int64))
 
 
