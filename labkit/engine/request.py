@@ -141,12 +141,20 @@ class Request:
     # When its tokens were ready. Those who decode together share a list, which may go on after a later one.
     time_lists: list[list[float]] = field(default_factory=list)
     decoder: TextDecoder | None = None  # of a request that has stop strings
-    draft_balance: DraftBalance = field(default_factory=DraftBalance)
-    seen_pairs: SeenPairs = field(default_factory=SeenPairs)
     seed: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.seed = random.getrandbits(64) if self.params.seed is None else self.params.seed
+
+    @cached_property
+    def draft_balance(self) -> DraftBalance:
+        """When it drafts (rung 17)."""
+        return DraftBalance()
+
+    @cached_property
+    def seen_pairs(self) -> SeenPairs:
+        """What of its text stood before (rung 17)."""
+        return SeenPairs()
 
     def next_uniform(self) -> float:
         """The random number in [0, 1) that decides the next token."""

@@ -51,6 +51,29 @@ class Joining:
         return len(self.token_ids) - self.num_launched
 
 
+class Growth:
+    """The free blocks that sessions need to grow: new ones, and copies of last ones that they share."""
+
+    def __init__(self) -> None:
+        self.num_new = 0
+        self._copying: list[tuple[InferenceSession, int]] = []
+
+    @property
+    def num_blocks(self) -> int:
+        """All of them."""
+        return self.num_new + len(self._copying)
+
+    def add(self, session: InferenceSession, num_tokens: int) -> None:
+        """Count what a session needs to reach so many tokens."""
+        self.num_new += session.new_blocks_to_reach(num_tokens)
+        if session.copies_last(num_tokens):
+            self._copying.append((session, num_tokens))
+
+    def recount_copies(self) -> None:
+        """After an eviction a session may no longer share its last block."""
+        self._copying = [(session, n) for session, n in self._copying if session.copies_last(n)]
+
+
 class OnlineScheduler:
     """Continuous batching (Orca, Yu et al., 2022): requests join and leave the batch between steps.
 
@@ -153,6 +176,7 @@ class OnlineScheduler:
         """
         admitted: list[Admitted] = []
         num_tokens, needed = 0, self._num_served  # blocks: a token takes one at most, so they may be fewer
+        growth: Growth | None = None  # counted when those are too many
         prefixes, num_free = self._prefix_cache, self._kv_manager.num_free_blocks
         places = min(self.config.max_batch_size - self._num_served, self.config.prefill_max_batch_size)
         limit = self.config.prefill_max_tokens if room is None else room
@@ -173,8 +197,11 @@ class OnlineScheduler:
                 session = InferenceSession(self._kv_manager, prefix)
                 admitted.append(Admitted(request, session, prefix))
                 needed += session.blocks_to_reach(length)
+                if growth is not None:
+                    growth.add(session, length)
                 if needed > num_free:
-                    needed = self._evict_for(admitted)
+                    growth = growth or self._growth(admitted)
+                    needed = self._evict_for(growth)
                     num_free = self._kv_manager.num_free_blocks
                 if needed > num_free:
                     self._refuse(admitted.pop(), is_first=not admitted)
@@ -212,18 +239,22 @@ class OnlineScheduler:
     def _num_served(self) -> int:
         return len(self.running) + len(self.joining)
 
-    def _evict_for(self, admitted: Sequence[Admitted]) -> int:
-        """Evict cached prompts until the admitted fit, if that is enough; the blocks that they need then."""
+    def _growth(self, admitted: Sequence[Admitted]) -> Growth:
+        """What all who have blocks need for one more token, and those admitted for their prompts."""
+        growth = Growth()
+        for session in self.sessions:
+            growth.add(session, session.num_tokens + 1)
+        for request, session, _ in admitted:
+            growth.add(session, request.num_tokens)
+        return growth
+
+    def _evict_for(self, growth: Growth) -> int:
+        """Evict cached prompts until all can grow, if that is enough; the blocks that they need then."""
         manager, prefixes = self._kv_manager, self._prefix_cache
-        goals = [(session, session.num_tokens + 1) for session in self.sessions]
-        goals += [(session, request.num_tokens) for request, session, _ in admitted]
-        num_new = sum(session.new_blocks_to_reach(n) for session, n in goals)
-        copying = [(session, n) for session, n in goals if session.copies_last(n)]
-        if prefixes is None or not prefixes.can_free(num_new - manager.num_free_blocks):
-            return num_new + len(copying)
-        while num_new + len(copying) > manager.num_free_blocks and self.evict_prefix():
-            copying = [(session, n) for session, n in copying if session.copies_last(n)]  # it may be needless
-        return num_new + len(copying)
+        if prefixes is not None and prefixes.can_free(growth.num_new - manager.num_free_blocks):
+            while growth.num_blocks > manager.num_free_blocks and self.evict_prefix():
+                growth.recount_copies()
+        return growth.num_blocks
 
     def _refuse(self, refused: Admitted, is_first: bool) -> None:
         """Undo the admission of a request that does not fit.

@@ -21,7 +21,7 @@ class BlockPrefix(NamedTuple):
     last_logits: None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # not frozen: there are many, and one takes half the time to make
 class CachedBlock:
     """A full block of a text, and the entry of the block before it.
 
@@ -77,6 +77,7 @@ class BlockPrefixCache:
         self._kv_manager = kv_manager
         # By key. Least recently used first, and each entry before its parent, so that the first has no child.
         self.entries: OrderedDict[int, CachedBlock] = OrderedDict()
+        self._of_block: dict[int, CachedBlock] = {}  # the same, by the id of the block that each holds
         self.num_evicted = 0
         self._last_found = NOTHING_FOUND  # a text, and what was found of it; until one of that goes
 
@@ -124,11 +125,13 @@ class BlockPrefixCache:
     def find(self, token_ids: Sequence[int], limit: int) -> list[CachedBlock]:
         """The entries of the blocks that a text begins with, `limit` of them at most."""
         found = self._found_before(token_ids, limit)
-        for key, block in self._keys(token_ids, limit, behind=found):
-            entry, parent = self.entries.get(key), found[-1] if found else None
+        parent = found[-1] if found else None
+        for key, block in self._keys(token_ids, limit, behind=parent):
+            entry = self.entries.get(key)
             if entry is None or entry.parent is not parent or entry.token_ids != block:
                 break
             found.append(entry)
+            parent = entry
         if isinstance(token_ids, tuple):  # which nobody can change
             self._last_found = token_ids, [*found]
         return found
@@ -142,12 +145,11 @@ class BlockPrefixCache:
         return entries if text is token_ids or text[:end] == tuple(token_ids[:end]) else []
 
     def _keys(
-        self, token_ids: Sequence[int], num_blocks: int, behind: Sequence[CachedBlock]
+        self, token_ids: Sequence[int], num_blocks: int, behind: CachedBlock | None
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The key and the token ids of each of a text's first blocks, but for those whose entries are
-        `behind`."""
-        key, size = behind[-1].key if behind else ROOT_KEY, self._kv_manager.block_size
-        for start in range(len(behind) * size, num_blocks * size, size):
+        """The key and the token ids of each of a text's first blocks that come behind an entry."""
+        key, size = behind.key if behind else ROOT_KEY, self._kv_manager.block_size
+        for start in range(behind.start + size if behind else 0, num_blocks * size, size):
             block = tuple(token_ids[start : start + size])
             key = self.block_key(key, block)
             yield key, block
@@ -171,18 +173,28 @@ class BlockPrefixCache:
         """
         (block_ids,) = block_ids_per_layer
         num_blocks = min(len(token_ids) // self._kv_manager.block_size, len(block_ids))
-        kept = self._found_before(token_ids, num_blocks)
+        kept = self._kept_before(token_ids, block_ids[:num_blocks])
         try:
             for key, block in self._keys(token_ids, num_blocks, behind=kept):
-                entry, parent = self.entries.get(key), kept[-1] if kept else None
+                entry = self.entries.get(key)
                 if entry is None:
-                    start, block_id = len(kept) * len(block), block_ids[len(kept)]
-                    entry = self.entries[key] = self._new_entry(key, parent, block, block_id, start)
-                elif entry.parent is not parent or entry.token_ids != block:
+                    start = kept.start + len(block) if kept else 0
+                    entry = self._new_entry(key, kept, block, block_ids[start // len(block)], start)
+                    self.entries[key] = self._of_block[entry.block_id] = entry
+                elif entry.parent is not kept or entry.token_ids != block:
                     break  # another text has this key; what follows could not be found without this block
-                kept.append(entry)
+                kept = entry
         finally:
-            self.use(kept[-1] if kept else None)
+            self.use(kept)
+
+    def _kept_before(self, token_ids: Sequence[int], block_ids: list[int]) -> CachedBlock | None:
+        """The last entry of a text that is found without a hash: most of its blocks were kept when the prompt
+        was computed, or the text before began so, too."""
+        for block_id in reversed(block_ids):
+            if (entry := self._of_block.get(block_id)) is not None:
+                return entry
+        found = self._found_before(token_ids, len(block_ids))
+        return found[-1] if found else None
 
     def _new_entry(
         self, key: int, parent: CachedBlock | None, token_ids: tuple[int, ...], block_id: int, start: int
@@ -258,7 +270,7 @@ class BlockPrefixCache:
         return self._kv_manager.refcount(entry.block_id) > 1
 
     def _drop(self, entry: CachedBlock) -> None:
-        del self.entries[entry.key]
+        del self.entries[entry.key], self._of_block[entry.block_id]
         if entry in self._last_found[1]:
             self._last_found = NOTHING_FOUND
-        self._kv_manager.free([entry.block_id])
+        self._kv_manager.deallocate_block(entry.block_id)

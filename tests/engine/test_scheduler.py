@@ -148,8 +148,12 @@ class CountingScheduler(OnlineScheduler):
                 self.num_passed_over[request] = self.num_passed_over.get(request, 0) + 1
         return admitted
 
-    def _evict_for(self, admitted):
-        return 0 if len(admitted) <= self.num_fitting else 1
+    def _growth(self, admitted):
+        self.admitted = admitted
+        return super()._growth(admitted)
+
+    def _evict_for(self, growth):
+        return 0 if len(self.admitted) <= self.num_fitting else 1
 
 
 ROUNDS = st.lists(
