@@ -29,6 +29,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
+from labkit.kernels.row_norm import row_norm_triton
 from labkit.kernels.tile_tables import shipped_tiles
 from labkit.kernels.tiles import LARGEST_HEAD, TILES, MeasuredTiles, head_tile, tiles_in_words
 from labkit.model import LinearWeights, Network, NormWeights
@@ -154,6 +155,7 @@ class FusedDeviceStep(DeviceStep):
         self._heads = network.config.num_heads, network.config.num_kv_heads
         self._vocab_size = network.config.vocab_size
         self.head = folded(weights.final_norm, LinearWeights(padded_head(weights.head), None))
+        self.library_head = with_rounded_bias(self.head)
 
     @property
     def tiles(self) -> str:
@@ -212,7 +214,9 @@ class FusedDeviceStep(DeviceStep):
 
     def logits(self, x: Tensor) -> Tensor:
         """The final norm and the head: logits [B, V] for the last layer's output x [B, E]."""
-        return self.gathered(norm_linear_library(x, None, self.head))
+        on_triton = self.kernels.measured is not None
+        statistics = row_norm_triton(x, None, self.library_head) if on_triton else None
+        return self.gathered(norm_linear_library(x, statistics, self.library_head))
 
     def gathered(self, logits: Tensor) -> Tensor:
         """Logits [B, V] of the whole vocabulary, from those of each rank, without the pads."""
@@ -243,6 +247,11 @@ def folded(norm: NormWeights, linear: LinearWeights, is_gated: bool = False) -> 
     if norm.bias is None:
         return fold_rms_norm(norm.weight, norm.eps, *linear, is_gated)
     return fold_layer_norm(norm.weight, norm.bias, norm.eps, *linear)
+
+
+def with_rounded_bias(product: NormLinear) -> NormLinear:
+    """The product with its bias in its weight's dtype, which PyTorch's products take without a copy."""
+    return product if product.bias is None else product._replace(bias=product.bias.to(product.weight.dtype))
 
 
 def head_transform(layer: LayerWeights, rotary: Rotary | None) -> HeadTransform | None:

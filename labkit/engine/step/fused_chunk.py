@@ -11,7 +11,15 @@ from torch import Tensor
 
 from labkit.engine.step.chunk import ChunkStep, PackedAttention
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer, Rows, by_library, suited
+from labkit.engine.step.fused import (
+    FusedDeviceStep,
+    FusedKernels,
+    FusedLayer,
+    Rows,
+    by_library,
+    suited,
+    with_rounded_bias,
+)
 from labkit.kernels import PackedRows
 from labkit.kernels.library_linear import linear_into_residual, norm_linear_library
 from labkit.kernels.tiles import ROWS
@@ -62,7 +70,7 @@ class ChunkLayers(FusedDeviceStep):
         x, statistics = kernels.linear_residual(attended.flatten(1), *layer.attention_out, x[last_rows])
         inner = kernels.norm_linear(x, statistics, layer.mlp_in, gelu=not layer.mlp_in.is_gated)
         x, statistics = kernels.linear_residual(inner, *layer.mlp_out, x)
-        return self.gathered(norm_linear_library(x, statistics, self.head))
+        return self.gathered(norm_linear_library(x, statistics, self.library_head))
 
     def _through(self, num_layers: int, token_ids: Tensor, positions: Tensor) -> Rows:
         """What leaves the first layers [T, E], with the statistics of its rows."""
@@ -74,12 +82,8 @@ class ChunkLayers(FusedDeviceStep):
 
 
 def with_rounded_biases(layer: FusedLayer) -> FusedLayer:
-    """The layer with biases in its weights' dtype, which PyTorch's products take without a copy."""
-    qkv, mlp_in = (
-        product if product.bias is None else product._replace(bias=product.bias.to(product.weight.dtype))
-        for product in (layer.qkv, layer.mlp_in)
-    )
-    return layer._replace(qkv=qkv, mlp_in=mlp_in)
+    """The layer with the biases behind its norms in their weights' dtype."""
+    return layer._replace(qkv=with_rounded_bias(layer.qkv), mlp_in=with_rounded_bias(layer.mlp_in))
 
 
 def with_biases_so_far(layers: list[FusedLayer]) -> list[FusedLayer]:
