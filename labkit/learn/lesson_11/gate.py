@@ -1,27 +1,60 @@
 """Lesson 11: weights that are loaded before the wait, and a large batch in two halves beside each other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from labkit.engine import InferenceEngine
-from labkit.engine.step.lanes import NUM_LANES
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.engine.step.lanes import NUM_LANES, HalfStep, Lane, LanedDeviceStep, Run
+from labkit.engine.step.slots import DeviceSlots
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Report
 from labkit.learn.gates.gate import Build, Gate, proven
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
-from labkit.learn.lesson_11.halves import InHalves, SimulatedProgram
-from labkit.learn.lesson_11.simulated import LEAST_ROWS, SimulatedStep, StreamLaunch, steps_to_play
+from labkit.learn.lesson_11.simulated import LEAST_ROWS, SimulatedStep, StreamLaunch, play, steps_to_play
 from labkit.learn.steps import noted
+from labkit.model import Network
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
 from labkit.watch.replaced import replaced
 
 # --- step 1: a program of a product, which loads its weights early ---------------------------------------
+
+class SimulatedProgram:
+    """One program of a kernel that was started early: the kernel before it may still write x.
+
+    `wait()` returns when that kernel has ended. `load(tensor, rows)` returns the values of these rows as they
+    are in memory now, and keeps them in registers. rows: a slice; all rows by default.
+    """
+
+    def __init__(self, kernel_before: Callable[[], None]) -> None:
+        self._kernel_before = kernel_before
+        self.has_waited = False
+        self.loaded_early: list[tuple[Tensor, range]] = []  # before the wait: tensor, and its rows
+
+    def wait(self) -> None:
+        """Wait until the kernel before has ended."""
+        self._kernel_before()
+        self.has_waited = True
+
+    def load(self, tensor: Tensor, rows: slice = slice(None)) -> Tensor:
+        """The values of these rows, as they are in memory now."""
+        if not self.has_waited:
+            self.loaded_early.append((tensor, range(len(tensor))[rows]))
+        return tensor[rows].clone()
+
+
+def waits_first(program: SimulatedProgram, weight: Tensor, rows: slice) -> Tensor:
+    """A program's rows of the weight, loaded after the wait: as on the rung below."""
+    program.wait()
+    return program.load(weight, rows)
+
 
 N, K, ROWS = 8, 6, 2  # outputs, inputs, and the outputs of a program
 Product = Callable[[SimulatedProgram, Tensor, Tensor, slice], Tensor]
@@ -63,6 +96,56 @@ def held_proven(product: Product) -> None:
 
 # --- steps 2 to 4: two halves ----------------------------------------------------------------------------
 
+class InHalves(LanedDeviceStep):
+    """A `LanedDeviceStep` in the pieces that the lesson writes: each is the package's until it is written.
+
+    A cut into a single part sends the batch through the layers as a whole, as on the rung below.
+    """
+
+    def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
+        super().__init__(slots, network, lanes)
+        self.halves = self.make_halves(lanes)
+
+    def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
+        parts = self.cut(slot_mapping) if len(slot_mapping) >= self.least_rows else [slot_mapping]
+        if len(parts) == 1:
+            return FusedDeviceStep.through_layers(self, parts[0], max_context_len)
+        pairs = zip(self.halves, parts, strict=True)
+        runs = [partial(half.through_layers, rows, max_context_len) for half, rows in pairs]
+        if self.streams.are_captured:
+            return self.joined(self.beside_each_other(*runs))
+        return self.joined([run() for run in runs])
+
+    def cut(self, slot_mapping: Tensor) -> Sequence[Tensor]:
+        """The slots [B] of a batch in two parts."""
+        return slot_mapping.chunk(2)
+
+    def joined(self, outputs: list[Tensor]) -> Tensor:
+        """The output [B, E] of a batch, from those of its parts, in their order."""
+        return torch.cat(outputs)
+
+    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
+        """A step for each part of a batch, to launch its layers."""
+        return [HalfStep(self, lane) for lane in lanes]
+
+
+class SharesAWorkspace(InHalves):
+    """Both halves launch with the first lane's kernels."""
+
+    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
+        return [HalfStep(self, lanes[0]), HalfStep(self, lanes[0])]
+
+
+class ForgetsTheJoin(InHalves):
+    """The main stream goes on without the side stream's half."""
+
+    def beside_each_other(self, first: Run, second: Run) -> list[Tensor]:
+        self.streams.side.wait_stream(self.streams.main)
+        with self.streams.launching_in(self.streams.side):
+            there = second()
+        return [first(), there]
+
+
 BATCHES = (LEAST_ROWS, LEAST_ROWS + 1, 8)  # even, odd, and one with padding
 LAYERS = ("embed", "norm_linear", "attention", "linear_residual")
 CLOSE = {"rtol": 1e-3, "atol": 1e-2}
@@ -71,11 +154,11 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-2}
 def simulated_halves(build: Build) -> None:
     """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
     weights of their own."""
-    with steps_to_play(build) as player:
+    with steps_to_play(build) as step:
         for batch_size in BATCHES:
-            if isinstance(player.step, InHalves):
-                cut_fits(player.step, batch_size)
-            simulated = player.play(batch_size)
+            if isinstance(step, InHalves):
+                cut_fits(step, batch_size)
+            simulated = play(step, batch_size)
             same_rows(simulated)
             beside_each_other(simulated.launches, batch_size)
 
