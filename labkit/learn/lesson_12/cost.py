@@ -1,8 +1,7 @@
 """Lesson 12: what a sampler and a search cost, counted and timed, and how often each token is drawn."""
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from labkit.bench import in_turn
+from labkit.bench.limit import synchronized_seconds
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import draw_plain, draw_triton, triton_status
 from labkit.kernels.distribution import warp
@@ -21,6 +21,7 @@ from labkit.watch.operators import OperatorMode, tensors_of
 # --- what a sampler costs for logits of GPT-2's vocabulary: counted on any machine, and timed ----------
 
 VOCAB_SIZE = 50257
+BATCH_SIZE = 4  # of samplers that are timed
 MANNERS: dict[str, tuple[float, int, float]] = {  # temperature, top-k, top-p
     "temperature 0.8": (0.8, 0, 1.0),
     "top-k 40": (0.8, 40, 1.0),
@@ -38,9 +39,6 @@ def large_batch(
     rows = [Row((0.0, 1.0), *(MANNERS[manner] if b < drawing else GREEDY)) for b in range(batch_size)]
     logits = 3 * torch.randn(batch_size, VOCAB_SIZE, generator=torch.Generator().manual_seed(0))
     return replace(Batch.of(rows, device), logits=logits.to(device))
-
-
-# --- counted ---------------------------------------------------------------------------------------------
 
 
 class Traffic(OperatorMode):
@@ -79,37 +77,20 @@ def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.
     return table
 
 
-def seconds_of(draw: DrawFunction, batch: Batch) -> float:
-    """How long a sampler takes, until the device is done with it."""
-
-    def wait() -> None:
-        if batch.logits.is_cuda:
-            torch.cuda.synchronize()
-
-    wait()
-    started = time.perf_counter()
-    batch.give(draw)
-    wait()
-    return time.perf_counter() - started
-
-
-@dataclass(frozen=True)
-class Timed:
-    """The rung below, the reader's sampler and the package's (a kernel where one runs on a GPU), on this
-    device."""
-
-    device: torch.device
-    batch_size: int
-
-    def measure(self, mine: DrawFunction, manner: str, rounds: int, drawing: int | None = None) -> Measured:
-        """Time the three in turn, each after a call that is not timed."""
-        batch = large_batch(manner, self.batch_size, self.device, drawing)
-        on_gpu = self.device.type == "cuda" and triton_status().mode == "native"
-        draws = {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
-        for draw in draws.values():
-            seconds_of(draw, batch)
-        runs = in_turn([lambda draw=draw: seconds_of(draw, batch) for draw in draws.values()], rounds)
-        return Measured(self.batch_size, dict(zip(draws, runs, strict=True)))
+def measure(
+    mine: DrawFunction, manner: str, rounds: int, device: torch.device, drawing: int = BATCH_SIZE
+) -> Measured:
+    """Time the rung below, the reader's sampler and the package's (a kernel where one runs on a GPU) in turn,
+    each after a call that is not timed."""
+    batch = large_batch(manner, BATCH_SIZE, device, drawing)
+    on_gpu = device.type == "cuda" and triton_status().mode == "native"
+    draws = {BELOW: draw_sorted, YOURS: mine, PACKAGE: draw_triton if on_gpu else draw_plain}
+    for draw in draws.values():
+        batch.give(draw)
+    runs = [
+        lambda draw=draw: synchronized_seconds(lambda: batch.give(draw), device) for draw in draws.values()
+    ]
+    return Measured(BATCH_SIZE, dict(zip(draws, in_turn(runs, rounds), strict=True)))
 
 
 def sorts_in_words(draw: DrawFunction) -> str:
