@@ -1,8 +1,9 @@
-"""Lesson 10: two workers on one clock, a simulated GPU, and the orders of two streams."""
+"""Lesson 10: two workers on one clock, and a simulated GPU."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from labkit.ladder import Rung
 from labkit.learn.measured import Measured, three_engines
 from labkit.results import DeviceTimeRecord, HostTimeRecord
 from labkit.show.lanes import Busy
-from labkit.watch import replaced, steady_decode, steady_prompts
+from labkit.watch import noting, replaced, steady_decode, steady_prompts
 
 # --- the host and the GPU on one clock -----------------------------------------------------------------
 
@@ -113,14 +114,10 @@ class SimulatedGPU:
                 def start(*about: object) -> StepInFlight:
                     step = inner(*about)
                     self._free = ends = max(self._free, time.perf_counter()) + self.step_seconds
-                    stack.enter_context(replaced(step, "read", lambda inner: lambda: reading(inner, ends)))
+                    stack.enter_context(replaced(step, "read", noting(partial(wait_until, ends))))
                     return step
 
                 return start
-
-            def reading(inner: Callable[[], Sequence[int | None]], ends: float) -> Sequence[int | None]:
-                wait_until(ends)
-                return inner()
 
             stack.enter_context(replaced(engine.decode_step, "start", starting))
             yield
@@ -174,17 +171,3 @@ def measure_simulated(
         for build in builds.values()
     ]
     return Measured(batch_size, dict(zip(builds, in_turn(measures, rounds), strict=True)))
-
-
-# --- the orders in which a GPU may run what two streams hold -------------------------------------------
-
-
-def orders(streams: Sequence[Sequence]) -> Iterator[tuple]:
-    """Every order in which a GPU may run what the streams hold: within a stream as launched, between streams
-    any."""
-    if not any(streams):
-        yield ()
-    for i, stream in enumerate(streams):
-        if stream:
-            rest = [*streams[:i], stream[1:], *streams[i + 1 :]]
-            yield from ((stream[0], *others) for others in orders(rest))

@@ -25,8 +25,7 @@ class OneInFlight(ReadOneBehind):
         self, running: RunningRequests, in_flight: Set[InferenceSession]
     ) -> dict[Request, InferenceSession]:
         """The requests that have a token to make after the one in flight, with their sessions."""
-        num_left = tokens_left(running, in_flight)
-        pairs = zip(running.items(), num_left, strict=True)
+        pairs = zip(running.items(), tokens_left(running, in_flight), strict=True)
         return {request: session for (request, session), left in pairs if left > 0}
 
     def launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
@@ -36,10 +35,9 @@ class OneInFlight(ReadOneBehind):
         """
         in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
-        sessions, decode_step = going_on.values(), self.decode_step
-        has_room = sum(s.next_token_takes_block for s in sessions) <= decode_step.kv_manager.num_free_blocks
-        is_known = all(decode_step.slots.knows(s) for s in sessions if s in in_flight)
-        return decode_step.launch(going_on) if going_on and has_room and is_known else None
+        if not going_on or not self._can_launch(going_on.values(), in_flight):
+            return None
+        return self.decode_step.launch(going_on)
 
     def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
         """Wait for the step's tokens. If that fails, it is undone, and so is the step after it."""

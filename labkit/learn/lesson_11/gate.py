@@ -26,6 +26,7 @@ from labkit.watch.replaced import replaced
 
 # --- step 1: a program of a product, which loads its weights early ---------------------------------------
 
+
 class SimulatedProgram:
     """One program of a kernel that was started early: the kernel before it may still write x.
 
@@ -95,6 +96,7 @@ def held_proven(product: Product) -> None:
 
 
 # --- steps 2 to 4: two halves ----------------------------------------------------------------------------
+
 
 class InHalves(LanedDeviceStep):
     """A `LanedDeviceStep` in the pieces that the lesson writes: each is the package's until it is written.

@@ -207,6 +207,7 @@ def _lane(streams: SimulatedStreams, manager: KVBlockManager, number: int) -> La
 
 # --- a layer's kernels as recorded: how long each one's bytes take, and how long it waits --------------
 
+
 class KernelTimes(NamedTuple):
     """Microseconds of a kernel: how long its weights take at the memory's rate, its keys and values, and how
     long it does neither."""
