@@ -3,28 +3,11 @@
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
 # --- a device whose copies run late, and ways to send messages to it through pinned buffers ------------
-
-
-@dataclass(eq=False, repr=False)
-class Copy:
-    """An asynchronous copy: of the first `num_numbers` of a buffer."""
-
-    device: "Device"
-    buffer: list[int]
-    num_numbers: int
-
-    def wait(self) -> None:
-        """Return when this copy has been made, and all copies before it."""
-        if self in self.device.under_way:
-            self.device.waited.append(len(self.device.arrived) + self.device.under_way.index(self))
-        while self in self.device.under_way:
-            self.device.run_oldest()
 
 
 class Device:
@@ -33,22 +16,34 @@ class Device:
 
     def __init__(self, is_late: bool) -> None:
         self._is_late = is_late
-        self.under_way: list[Copy] = []
+        self.asked: list[tuple[list[int], int]] = []
         self.arrived: list[list[int]] = []
         self.waited: list[int] = []  # the numbers of the copies that were still under way when waited for
 
-    def copy(self, buffer: list[int], num_numbers: int) -> Copy:
+    def copy(self, buffer: list[int], num_numbers: int) -> "Copy":
         """Ask for a copy of the first `num_numbers` of a buffer. The call returns at once."""
-        copy = Copy(self, buffer, num_numbers)
-        self.under_way.append(copy)
+        self.asked.append((buffer, num_numbers))
         if not self._is_late:
-            self.run_oldest()
-        return copy
+            self.run(len(self.asked))
+        return Copy(self, len(self.asked) - 1)
 
-    def run_oldest(self) -> None:
-        """Run the oldest copy that is under way: it reads its buffer as it is now."""
-        copy = self.under_way.pop(0)
-        self.arrived.append(copy.buffer[: copy.num_numbers])
+    def run(self, count: int) -> None:
+        """Make the first `count` copies, as far as they are not made: each reads its buffer as it is now."""
+        for buffer, num_numbers in self.asked[len(self.arrived) : count]:
+            self.arrived.append(buffer[:num_numbers])
+
+
+class Copy(NamedTuple):
+    """An asynchronous copy, by its number."""
+
+    device: Device
+    number: int
+
+    def wait(self) -> None:
+        """Return when this copy has been made, and all copies before it."""
+        if self.number >= len(self.device.arrived):
+            self.device.waited.append(self.number)
+            self.device.run(self.number + 1)
 
 
 Buffers = list[list[int]]
@@ -87,11 +82,9 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) ->
         return device.copy(buffer, n)
 
     attempt(given, buffers, copied)
-    waited = list(device.waited)
-    while device.under_way:
-        device.run_oldest()
+    device.run(len(device.asked))
     check_unchanged({"messages": given}, {"messages": messages})
-    return {"what arrives": device.arrived, "the copies that were waited for": waited}
+    return {"what arrives": device.arrived, "the copies that were waited for": device.waited}
 
 
 SEND_ALL = Exercise(

@@ -44,11 +44,6 @@ def what_is_new(before: Told, now: Told, picked: Sequence[int], block_size: int)
     return table
 
 
-def last_tokens(engine: InferenceEngine) -> list[int]:
-    """The newest token of each running request."""
-    return [request.output_token_ids[-1] for request in engine.scheduler.running]
-
-
 def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
     """Run an engine of any rung until no work is left: copies and bytes that the host sends, a row per decode
     step."""

@@ -1,6 +1,6 @@
 """Lesson 06: rows that are sent too late, where tokens are written then, and a step that fails."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
 from torch import Tensor
@@ -31,11 +31,6 @@ class LateRows(DeviceSlots):
         due = [b for b, session in enumerate(sessions) if session in self._due]
         self._due = {sessions[b] for places in changed for b in places if self.knows(sessions[b])}
         super().update(requests, sessions, [due])
-
-    def forget(self, sessions: Collection[InferenceSession]) -> None:
-        """These join anew at the next step, each with its row."""
-        super().forget(sessions)
-        self._due.difference_update(sessions)
 
 
 # --- where two requests' tokens are written, in a pool that is small enough to be read ----------------
