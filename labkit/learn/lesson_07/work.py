@@ -1,7 +1,7 @@
 """Lesson 07: engines beside each other, their work, costs and schedules."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -90,25 +90,17 @@ def reserved(engine: InferenceEngine) -> str:
     return f"reserve_token_batch: called {often} in a step of 8 requests, {lists} lists looked at"
 
 
-def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:
-    """Copies-on-write per table when eight requests decode `new_tokens` tokens each behind one cached
-    prompt."""
-    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
-    engine.generate([prompt], replace(params, max_new_tokens=1))
-    before = engine.stats().append_paths.get("copy_on_write", 0)
-    engine.generate([prompt] * 8, params)
-    copies = engine.stats().append_paths.get("copy_on_write", 0) - before
-    return copies // engine.kv_manager.num_tables
-
-
 # --- requests that come, share and go, and whether the layers' tables ever differ ----------------------
+
+
+NUM_STEPS = 60
 
 
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """A generator that runs one step at a time, while requests join, share a prompt, copy, are preempted,
     cancelled and finish. Checks the engine's integrity after each."""
     generator = np.random.default_rng(0)
-    for step in range(60):
+    for step in range(NUM_STEPS):
         if step % 4 == 0:
             prompt = [1, 2, 3, 4, 5, 6] if step % 8 else generator.integers(1, 200, 5).tolist()
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
@@ -120,34 +112,23 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What a run of `eventful_schedule` showed: whether the tables of different layers ever differed, and
-    what happened in it."""
+def run_schedule(engine: InferenceEngine) -> tuple[dict[str, int], int, int]:
+    """Run `eventful_schedule` to its end, and compare the tables of all layers after each step.
 
-    steps: int
-    lists: int  # lists of block ids looked at, over all requests and steps
-    different: int  # lists that name other places than layer 0's
-    events: dict[str, int]
-
-
-def run_schedule(engine: InferenceEngine) -> Agreement:
-    """Run `eventful_schedule` to its end, and compare the tables of all layers after each step."""
-    steps = lists = different = 0
+    Returns what happened, how many lists of block ids were looked at, over all requests and steps, and how
+    many of them name other places than layer 0's.
+    """
+    lists = different = 0
     for _ in eventful_schedule(engine):
         for session in engine.scheduler.running.values():
             first, *others = block_places(engine, session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
-        steps += 1
-    stats = engine.stats()
-    tables = engine.kv_manager.num_tables
-    events = {path: stats.append_paths.get(path, 0) // tables for path in ("boundary", "copy_on_write")}
-    events |= {
-        "preemptions": stats.counters.preemptions,
-        "requests ended": sum(stats.counters.finished.values()),
-    }
-    return Agreement(steps, lists, different, events)
+    stats, num_tables = engine.stats(), engine.kv_manager.num_tables
+    events = {path: stats.append_paths.get(path, 0) // num_tables for path in ("boundary", "copy_on_write")}
+    events["preemptions"] = stats.counters.preemptions
+    events["requests ended"] = sum(stats.counters.finished.values())
+    return events, lists, different
 
 
 # --- models whose layers hold different tokens ---------------------------------------------------------
