@@ -22,12 +22,13 @@ from labkit.watch import steady_decode
 # --- recorded steps and recorded attention, as tables --------------------------------------------------
 
 
-def recorded_steps(
-    record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
-) -> dict[tuple[int, str], TracedStep]:
-    """The recorded steps of these rungs by (batch size, rung), in order."""
-    of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
-    return dict(sorted(of_rungs.items()))
+RUNGS = ("08", "09")
+
+
+def recorded_steps(record: DeviceTimeRecord) -> dict[tuple[int, str], TracedStep]:
+    """The recorded steps of both rungs by (batch size, rung), in order."""
+    steps = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in RUNGS}
+    return dict(sorted(steps.items()))
 
 
 def share_of_small_ones(step: TracedStep) -> float:
@@ -36,30 +37,26 @@ def share_of_small_ones(step: TracedStep) -> float:
     return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
 
 
+def parts_of(step: TracedStep) -> dict[str, float]:
+    """Microseconds of a step by what they are for, the output layer apart."""
+    us, head = group_us(step), slowest_single(step).us
+    layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
+    rest = sum(us.values()) - layers - head - us[ATTENTION]
+    return {"layers' products": layers, "output layer": head, "attention": us[ATTENTION], "the rest": rest}
+
+
 def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
-    """Microseconds of both rungs' steps by what they are for, the output layer apart, a column per batch
-    size."""
+    """`parts_of` both rungs' steps, a column per batch size."""
     steps = recorded_steps(record)
-    columns: dict[str, dict[str, float]] = {}
-    for (size, rung), step in steps.items():
-        us, head = group_us(step), slowest_single(step).us
-        layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
-        rest = sum(us.values()) - layers - head - us[ATTENTION]
-        rows = {
-            "layers' products": layers,
-            "output layer": head,
-            "attention": us[ATTENTION],
-            "the rest": rest,
-        }
-        column = columns.setdefault(f"B = {size}", {})
-        column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
-    for size in {size for size, _ in steps}:
-        before, after = (steps[size, rung].gpu_busy_us for rung in ("08", "09"))
-        columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
-    table = pd.DataFrame(columns)
-    parts = [*rows, "GPU busy"]
-    order = sorted(table.index, key=lambda name: parts.index(name.split(",")[0]))
-    return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
+    columns = {}
+    for size in dict.fromkeys(size for size, _ in steps):
+        before, after = (parts_of(steps[size, rung]) for rung in RUNGS)
+        column = columns[f"B = {size}"] = {}
+        for part in before:
+            column[f"{part}, 08"], column[f"{part}, 09"] = round(before[part]), round(after[part])
+        busy = [steps[size, rung].gpu_busy_us for rung in RUNGS]
+        column["GPU busy, times less"] = round(busy[0] / busy[1], 2)
+    return pd.DataFrame(columns).map("{:g}".format).rename_axis("microseconds, rung")
 
 
 # --- how long a step takes on a GPU, of engines in turn ------------------------------------------------
