@@ -11,8 +11,7 @@ from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
 
 class Device:
-    """A device whose copies read their buffers in the order in which they were asked for: at once, or as late
-    as possible, when they are waited for."""
+    """A device whose copies read their buffers in order: at once, or as late as possible, when waited for."""
 
     def __init__(self, is_late: bool) -> None:
         self._is_late = is_late
@@ -51,8 +50,7 @@ SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]],
 
 
 def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """Send all messages from two buffers in turn, as `PinnedStaging.send` does: before a buffer is written
-    again, its copy is waited for."""
+    """Send all messages from two buffers in turn, as `PinnedStaging.send` does."""
     copied: list[Copy | None] = [None, None]
     for i, numbers in enumerate(messages):
         turn = i % 2
@@ -66,8 +64,7 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
 
 
 def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
-    """Call the attempt with two buffers and a device, and return what arrives and which copies were waited
-    for. Raises BrokenContract if it copies from anything but the two buffers as they are."""
+    """What arrives, and which copies were waited for. Raises BrokenContract for a copy of another list."""
     device = Device(is_late)
     longest = max(map(len, messages))
     pinned = [[-1] * longest, [-1] * longest]
@@ -108,8 +105,7 @@ Place = tuple[int, int]  # a block, and the place in it
 def next_places(
     block_tables: list[list[int]], context_lens: list[int], slot_mapping: list[int], block_size: int
 ) -> list[Place | None]:
-    """Where each row of a batch writes its new token, as `AttendThenWrite.begin` finds it: the block and the
-    place in it; None for a row that pads the batch, whose length is -1."""
+    """Block and place of each row's new token, as `AttendThenWrite.begin` finds them; None for padding."""
     places: list[Place | None] = []
     for slot in slot_mapping:
         length = context_lens[slot]

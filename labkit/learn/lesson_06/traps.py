@@ -75,10 +75,7 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
 
 
 def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> None:
-    """Let the engine's next step fail after the device has done its work.
-
-    forgets: whether the device's state is given up, as the package does.
-    """
+    """Let the next step fail when the device is done. forgets: whether its state is given up."""
     step = engine.decode_step
     fault = planted_failure(step.pinned_tokens, "start_copy")  # the tokens are not copied
     forgetting = nullcontext() if forgets else replaced(step.slots, "forget", lambda _: lambda _: None)

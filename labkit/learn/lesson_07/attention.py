@@ -97,11 +97,7 @@ def record_attention(
     num_blocks: int,
     block_size: int = 4,
 ) -> KernelRun | None:
-    """What each program of an attention reads and writes, for a batch of requests with one head of 2 numbers.
-    None where there is no Triton.
-
-    Raises what the attention raises, which may be a reader's.
-    """
+    """What each program reads and writes, for requests with one head of 2 numbers; None without Triton."""
     if triton_status().mode == "off":
         return None
     like = torch.Generator().manual_seed(0)

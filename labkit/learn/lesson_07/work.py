@@ -23,8 +23,7 @@ from labkit.watch.work import COUNTS
 
 
 def step_parts(host: HostTime) -> dict[str, float]:
-    """Median microseconds of a resident decode step's parts on the host: reserve, tell the device, launch and
-    the rest."""
+    """Median microseconds of a resident decode step's parts on the host."""
     return {
         "reserve": host.append_us,
         "tell the device": host.tables_us,
@@ -53,8 +52,7 @@ HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
 
 
 def small_gpt2(n_layer: int = 12) -> LanguageModel:
-    """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step takes little
-    time."""
+    """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step is quick."""
     config = GPT2Config(256, 64, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
     gpt2 = random_network(config, seed=0)
     return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
@@ -63,8 +61,7 @@ def small_gpt2(n_layer: int = 12) -> LanguageModel:
 def schedule_engine(
     model: LanguageModel, options: EngineOptions, device: torch.device, max_blocks: int = 10
 ) -> InferenceEngine:
-    """An engine for `eventful_schedule`: batches of 4, and `max_blocks` blocks of 4 tokens per layer, few
-    enough that requests are preempted."""
+    """An engine for `eventful_schedule`, with so few blocks of 4 tokens that requests are preempted."""
     return InferenceEngine(
         model,
         options,

@@ -61,8 +61,7 @@ def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
 
 
 def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
-    """What choices of buckets cost, a row per policy, by name: graphs to capture, and padding over all batch
-    sizes."""
+    """What choices of buckets, by name, cost: graphs to capture, and padding over all batch sizes."""
     rows = {}
     for name, buckets in policies.items():
         shares = {b: 1 - b / bucket_of(b, buckets) for b in range(1, max_batch_size + 1)}
@@ -86,8 +85,7 @@ def spaced_sizes(max_batch_size: int, sizes_per_doubling: int) -> list[int]:
 
 
 def padding_of(sizes_for: Callable[[int], Sequence[int]], max_batch_size: int = 128) -> str:
-    """What a reader's choice of buckets costs, in a line: graphs, padding over all batch sizes,
-    and whether that is little enough."""
+    """What a reader's choice of buckets costs, in a line, and whether that is little enough."""
     try:
         table = padding_table({"": sorted(sizes_for(max_batch_size))}, max_batch_size)
     except StopIteration:

@@ -16,8 +16,7 @@ from labkit.watch import ToyGraph
 
 @dataclass
 class ToySlots:
-    """The two tensors of `DeviceSlots` that a step advances, [num_slots + 1] each. The last slot is for
-    padding."""
+    """Two tensors of `DeviceSlots` that a step advances, [num_slots + 1]; the last slot is padding's."""
 
     context_lens: Tensor
     last_token_ids: Tensor
@@ -32,8 +31,7 @@ def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> N
 
 
 def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
-    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, and without asking
-    the device for anything."""
+    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, asking nothing."""
     lens = slots.context_lens[slot_mapping]
     slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
@@ -88,8 +86,7 @@ def replayed(
 def play_move_on(
     attempt: Callable, context_lens: Sequence[int], batches: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, object]:
-    """What a graph of the attempt leaves at the slots' addresses, by name. Raises BrokenContract if it leaves
-    other tensors under the slots' names."""
+    """What a graph of the attempt leaves at the slots' addresses. Raises BrokenContract for new tensors."""
     slots, captured = replayed(attempt, context_lens, batches)
     for name, tensor in vars(captured).items():
         now = getattr(slots, name)
@@ -104,8 +101,7 @@ def play_move_on(
 
 
 def draw_replays(rng: Random) -> dict[str, object]:
-    """Draw arguments of `move_on`: requests in some of the slots, and batches of some of them, padded to the
-    same number of rows."""
+    """Draw requests in some of the slots, and batches of some of them, padded to the same number of rows."""
     num_slots = rng.randint(1, 6)
     num_rows = rng.randint(1, num_slots + 1)
     running = rng.sample(range(num_slots), rng.randint(1, num_slots))

@@ -96,8 +96,7 @@ def _prove_product(kernel: Any) -> None:
 
 
 def check_precision(kernel: Any) -> None:
-    """Raise BrokenContract for a `tl.dot` in a kernel's source that may round its inputs to TF32. Only on a
-    GPU do numbers show it."""
+    """Raise BrokenContract for a `tl.dot` that may round float32 to TF32, which only a GPU does."""
     for call in dots_of(kernel):
         given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
         if "tf32" in given.get("input_precision", "tf32") and given.get("allow_tf32") != "False":
@@ -124,8 +123,7 @@ def dots_of(kernel: Any) -> Iterator[ast.Call]:
 
 
 def _rows() -> Iterator[tuple[str, Tensor, int, bool, str]]:
-    """Rows that go into a LayerNorm: in words, themselves, the columns of a part of their statistics, whether
-    a GELU comes behind, and what may be wrong there."""
+    """Rows of a LayerNorm: in words, themselves, columns of a part, whether a GELU follows, and a hint."""
     normal = drawn(3, 40)
     normal = (normal - normal.mean(1, keepdim=True)) / normal.std(1, correction=0, keepdim=True)
     yield (

@@ -67,8 +67,7 @@ NUM_STEPS = 24  # of a run
 def compare_steps(
     engines: Mapping[str, InferenceEngine], prompts: Sequence[Sequence[int]], rounds: int = 5
 ) -> dict[str, Comparison]:
-    """How much faster than the first engine's each other engine's decode step is, by name; the runs were made
-    in turn."""
+    """How much faster than the first engine's each other's decode step is; the runs were made in turn."""
 
     def run(engine: InferenceEngine) -> float:
         with steady_decode(engine, prompts):
@@ -98,8 +97,7 @@ def pieces_of(
 
 
 def excerpt(kernel: Callable, begins: str, ends: str) -> str:
-    """The lines of a Triton kernel's source from the first that contains `begins` to the next that contains
-    `ends`."""
+    """The lines of a Triton kernel's source from one that contains `begins` to one that contains `ends`."""
     lines = inspect.getsource(getattr(kernel, "fn", kernel)).splitlines()
     first = next(i for i, line in enumerate(lines) if begins in line)
     last = next(i for i, line in enumerate(lines) if i > first and ends in line)

@@ -128,8 +128,7 @@ Merge = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class SplitThenMerge:
-    """Attention, and the store of the new token, as a `PagedAttentionAppend`: `SPLITS` programs per row, and
-    a merge of their parts."""
+    """A `PagedAttentionAppend` of `SPLITS` programs per row, and a merge of their parts."""
 
     num_kernels = 2
 
@@ -192,10 +191,7 @@ def partial_softmaxes_plain(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def launch_merge(kernel: Any, largest: Tensor, totals: Tensor, accs: Tensor) -> Tensor:
-    """The parts of each row in one, by the reader's kernel: [R, D], a program per row.
-
-    Where Triton cannot run, `merge_plain` stands for it.
-    """
+    """The parts of each row in one, [R, D], by a program of the reader's kernel, if Triton can run."""
     if triton_status().mode == "off":
         return merge_plain(largest, totals, accs)
     num_rows, num_parts, D = accs.shape

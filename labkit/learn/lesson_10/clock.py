@@ -25,8 +25,7 @@ EVEN_AFTER = 200  # steps: with more of them ahead, the slower of the two decide
 
 
 class StepWork(NamedTuple):
-    """What one step takes, in microseconds: of the host before the GPU can begin, of the GPU, and of the host
-    after the tokens have arrived."""
+    """Microseconds of a step: the host's before the GPU can begin, the GPU's, and the host's after that."""
 
     launch: float
     gpu: float
@@ -39,14 +38,12 @@ class StepWork(NamedTuple):
 
     @classmethod
     def of(cls, host: float, gpu: float) -> "StepWork":
-        """A step with half of the host's time before the GPU's, and half after it: no time of a whole step
-        depends on that."""
+        """A step with half of the host's time before the GPU's: no time of a whole step depends on that."""
         return cls(host / 2, gpu, host / 2)
 
 
 def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
-    """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them in
-    order."""
+    """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them."""
     schedule: list[Busy] = []
     host = gpu = 0.0  # when each of them is free
     gpu_ends: list[float] = []  # of the steps launched so far
@@ -94,8 +91,7 @@ LATE_SECONDS = 100e-6  # by which a sleep may end late
 
 
 class SimulatedGPU:
-    """A GPU that takes the same time for every step, and one step after another. It computes nothing: it says
-    when a step's tokens may be read."""
+    """A GPU that runs one step after another, all as long. It only says when tokens may be read."""
 
     def __init__(self, step_us: float) -> None:
         self.step_seconds = 1e-6 * step_us
@@ -163,8 +159,7 @@ def measure_simulated(
     rounds: int = 5,
     synchronize: bool = False,
 ) -> Measured:
-    """Time a step of the rung below, the reader's engine and the package's, in turn: the host works, and a
-    clock simulates the GPU."""
+    """Time a step of the rung below, the reader's engine and the package's in turn, on a simulated GPU."""
     builds = three_engines(below, rung, parts, batch_size, device)
     measures = [
         lambda build=build: time_simulated_steps(build(), gpu_us, synchronize=synchronize)

@@ -10,8 +10,7 @@ from labkit.learn.lesson_10.clock import StepWork, handed_out
 
 
 def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
-    """The tokens that each request gets, by name. events: of an engine, in order; eos: the token id that ends
-    a text."""
+    """The tokens that each request gets, by name. events: in order; eos: the token id that ends a text."""
     sessions: dict[str, int | None] = {}
     launched: list[list[tuple[str, int | None]]] = []
     reached: dict[str, list[int]] = {}
@@ -34,8 +33,7 @@ def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
 
 
 def draw_events(rng: Random) -> dict[str, object]:
-    """Draw arguments of `deliver`: the events of an engine that admits, launches, reads up to three steps
-    behind, cancels and preempts."""
+    """Draw events of an engine that admits, launches, reads steps later, cancels and preempts."""
     eos = rng.choice([0, 9])
     sessions = rng.sample(range(1, 100), 40)  # in no order: they are names, too
     events, running, preempted, launched = [], {}, [], []

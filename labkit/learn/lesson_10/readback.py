@@ -85,8 +85,7 @@ def fly(engine: InferenceEngine) -> Flights:
 
 
 def flown(engine: InferenceEngine) -> str:
-    """How many steps the four prompts take, how many were launched a call before they were read, or never
-    read, and how many tokens were made for nobody: one line, whatever the reader's part does."""
+    """Steps of the four prompts, how many were launched ahead, and the tokens made for nobody, in a line."""
     try:
         watched = fly(engine)
     except Exception as error:  # whatever the reader's code raises
@@ -102,8 +101,7 @@ def flown(engine: InferenceEngine) -> str:
 def preempted_in_flight(
     engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
 ) -> list[tuple[int, ...]]:
-    """Serve the prompts; the newest request is preempted while a token of it is in flight. Returns each
-    request's tokens."""
+    """Each request's tokens, when the newest one is preempted while a token of it is in flight."""
     params = SamplingParams(num_tokens, stop_on_eos=False)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs: list[StepOutput] = []

@@ -71,8 +71,7 @@ def check_held(product: Product) -> Report:
 
 
 def held_proven(product: Product) -> None:
-    """Raise BrokenContract for a program that makes wrong values, or that loads other weights early than its
-    own."""
+    """Raise BrokenContract for a program that makes wrong values, or loads others early than its weights."""
     for number in range(N // ROWS):
         weight = torch.arange(1.0, N * K + 1).view(N, K)
         x, written = torch.zeros(K), torch.linspace(1, 2, K)
@@ -154,8 +153,7 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-2}
 
 
 def simulated_halves(build: Build) -> None:
-    """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
-    weights of their own."""
+    """The halves neither race nor follow each other, keep all rows in order, and share their weights."""
     with steps_to_play(build) as step:
         for batch_size in BATCHES:
             if isinstance(step, InHalves):
@@ -245,8 +243,7 @@ def beside_each_other(launches: list[StreamLaunch], num_rows: int) -> None:
 
 @contextmanager
 def small_batches_cut(engine: InferenceEngine) -> Iterator[tuple[()]]:
-    """Inside the block, batches of two are cut, too, and launched kernel by kernel: a graph was captured
-    before."""
+    """Inside the block, batches of two are cut, too, and launched kernel by kernel, by no graph."""
     step = device_step_of(engine)
     step.least_rows = 2
     with replaced(engine.decode_step, "device_step", lambda _: step):

@@ -161,10 +161,7 @@ class SimulatedStep(NamedTuple):
 
 @contextmanager
 def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[LanedDeviceStep]:
-    """Inside the block, an engine with the reader's part serves a batch; its step, for `play`.
-
-    model: the gates' small one by default.
-    """
+    """Inside the block, an engine with the reader's part serves a batch; its step, for `play`."""
     engine: InferenceEngine = build(
         model or small_model(),
         dtype=torch.float32,
@@ -177,8 +174,7 @@ def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[
 
 
 def play(device_step: LanedDeviceStep, batch_size: int) -> SimulatedStep:
-    """The layers of an engine's next step, in simulated streams; no slot advances. Raises BrokenContract for
-    a race, and whatever the part raises."""
+    """The layers of an engine's next step, in simulated streams. Raises BrokenContract for a race."""
     slots, longest = device_step.slots, longest_possible(device_step)
     network, manager = device_step.network, device_step.attention.kv_manager
     slot_mapping = slots.slot_mapping[:batch_size]
@@ -209,8 +205,7 @@ def _lane(streams: SimulatedStreams, manager: KVBlockManager, number: int) -> La
 
 
 class KernelTimes(NamedTuple):
-    """Microseconds of a kernel: how long its weights take at the memory's rate, its keys and values, and how
-    long it does neither."""
+    """Microseconds that a kernel's weights take at the memory's rate, its keys and values, and its waits."""
 
     name: str
     weights_us: float

@@ -72,8 +72,7 @@ def _products_table(
 
 
 def whole_table() -> pd.DataFrame:
-    """A row per load of rung 11: tokens per second in two halves and whole, the median of the runs and the
-    fewest and most."""
+    """Tokens per second in two halves and whole, by load: the median of the runs, the fewest and most."""
 
     def spread(rates: Sequence[int]) -> str:
         return f"{median(rates):,.0f} ({min(rates):,} to {max(rates):,})"

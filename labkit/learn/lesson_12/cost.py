@@ -42,8 +42,7 @@ def large_batch(
 
 
 class Traffic(OperatorMode):
-    """The sorts among the operators that are dispatched, and the bytes that all of them read of tensors of at
-    least `least` values."""
+    """Sorts that are dispatched, and bytes that operators read of tensors of `least` values or more."""
 
     def __init__(self, least: int) -> None:
         super().__init__()

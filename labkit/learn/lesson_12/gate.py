@@ -20,8 +20,7 @@ NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
 
 
 class Case(NamedTuple):
-    """Rows of one batch, all of one vocabulary, each drawn with several random numbers; the contract that
-    they are about, and a hint."""
+    """Rows of one vocabulary, each drawn with several random numbers, their contract, and a hint."""
 
     contract: str
     rows: tuple[Row, ...]
@@ -185,8 +184,7 @@ def nothing_is_sorted(build: Build) -> None:
 
 
 def many_ties_are_cut(build: Build) -> None:
-    """Raise BrokenContract if rows of many equal scores are not drawn as they should be: after a sort, which
-    need not keep their order, is refused."""
+    """Rows of many equal scores, whose order a sort need not keep, are cut where they should be."""
     draw, device = sampler_of(build)
     if device.type == "cpu":  # elsewhere a probability's last bit may be another
         check_case(MANY_TIES, draw, device)
