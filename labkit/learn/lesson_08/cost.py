@@ -7,16 +7,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.learn.gates.gate import raised
-from labkit.results import DeviceTimeRecord, StepProfile
-from labkit.results.profiles import is_inside
+from labkit.results import DeviceTimeRecord
 
 # --- what graphs save, from recorded runs --------------------------------------------------------------
-
-
-def forward_us(profile: StepProfile) -> tuple[float, float]:
-    """The model's forward in a profiled step: microseconds on the host, and microseconds of its kernels."""
-    (forward,) = [span for span in profile.ranges if span.name == "labkit.model.forward"]
-    return forward.duration, sum(k.duration for k in profile.kernels if is_inside(k, forward))
 
 
 def gain_by_context(

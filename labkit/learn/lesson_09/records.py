@@ -1,19 +1,12 @@
-"""Lesson 09: what was recorded of both rungs, steps timed in turn, shares of attention, and rounding."""
+"""Lesson 09: what was recorded of both rungs, steps timed in turn, and shares of attention."""
 
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
 
 from labkit.bench import in_turn, time_decode_steps
 from labkit.engine import InferenceEngine
-from labkit.kernels import fold_layer_norm, norm_linear_plain
-from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.results import Comparison, DeviceTimeRecord, TracedStep
 from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_us, slowest_single
@@ -94,49 +87,3 @@ def pieces_of(
         program = first // TOKENS_AT_A_TIME % splits if by_turns else first // -(-max_tokens // splits)
         pieces.append((first, min(TOKENS_AT_A_TIME, context_len - first), program))
     return pieces
-
-
-def excerpt(kernel: Callable, begins: str, ends: str) -> str:
-    """The lines of a Triton kernel's source from one that contains `begins` to one that contains `ends`."""
-    lines = inspect.getsource(getattr(kernel, "fn", kernel)).splitlines()
-    first = next(i for i, line in enumerate(lines) if begins in line)
-    last = next(i for i, line in enumerate(lines) if i > first and ends in line)
-    return textwrap.dedent("\n".join(lines[first : last + 1]))
-
-
-# --- what a LayerNorm in two values per row does to the rounding ---------------------------------------
-
-
-def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
-    """Relative error of a LayerNorm and a linear layer in float16: a row per mean in standard deviations, a
-    column per way to compute them.
-
-    All products are summed in float32, as a GPU does.
-    """
-    generator = torch.Generator().manual_seed(0)
-    K = 768
-    weight = (torch.randn(N, K, generator=generator) * K**-0.5).half()
-    norm_weight = (1 + 0.2 * torch.randn(K, generator=generator)).half()
-    norm_bias = (0.2 * torch.randn(K, generator=generator)).half()
-    layer = fold_layer_norm(norm_weight, norm_bias, 1e-5, weight, None)
-    unrounded = layer._replace(column_sums=(weight.double() * norm_weight.double()).sum(1).float())
-    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((16, K)))
-    errors = {}
-    for ratio in ratios:
-        x = (rows + ratio).half()
-        as_double = [t.double() for t in (norm_weight, norm_bias)]
-        exact = F.layer_norm(x.double(), (K,), *as_double, 1e-5) @ weight.double().T
-        normed = F.layer_norm(x.float(), (K,), norm_weight.float(), norm_bias.float(), 1e-5).half()
-        statistics = row_statistics(x, 32)
-        forms = {
-            "rung 09 with sums of weights before they are rounded": norm_linear_plain(
-                x, statistics, unrounded
-            ),
-            "LayerNorm, rounded, then the product": (normed.float() @ weight.float().T).half(),
-            "the product, then two values per row (rung 09)": norm_linear_plain(x, statistics, layer),
-        }
-        size = exact.square().mean().sqrt()
-        errors[ratio] = {
-            n: float((o.double() - exact).square().mean().sqrt() / size) for n, o in forms.items()
-        }
-    return pd.DataFrame.from_dict(errors, orient="index")
