@@ -53,20 +53,15 @@ def attend(
 def launch(kernel: Any, *arguments: Any) -> Tensor:
     """Launch the reader's kernel, one program per request and head, and return its output [B, H, D].
 
-    Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2.
+    Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2;
+    query, key and value have the same strides, and a block's keys lie in one piece.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     *tensors, _ = arguments
     query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping = tensors
     check_paged_attention_append(*tensors)
     check_launchable(query.device)
-    for name, tensor in (("key_new", key_new), ("value_new", value_new)):
-        if tensor.stride() != query.stride():
-            raise ValueError(f"{name} has strides {tensor.stride()}, query {query.stride()}")
     B, H, D = query.shape
-    block_size = k_cache_layer.shape[2]
-    if k_cache_layer.stride()[1:] != (block_size * D, D, 1):
-        raise ValueError(f"k_cache_layer has strides {k_cache_layer.stride()}, expected a block in one piece")
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
     kernel[(B, H)](
         query,
@@ -82,7 +77,7 @@ def launch(kernel: Any, *arguments: Any) -> Tensor:
         slot_mapping,
         out,
         D=D,
-        BLOCK_SIZE=block_size,
+        BLOCK_SIZE=k_cache_layer.shape[2],
     )
     return out
 
