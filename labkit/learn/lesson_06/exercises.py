@@ -45,11 +45,9 @@ class Copy(NamedTuple):
             self.device.run(self.number + 1)
 
 
-Buffers = list[list[int]]
-SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]], None]
-
-
-def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
+def send_all(
+    messages: list[list[int]], buffers: list[list[int]], copy: Callable[[list[int], int], Copy]
+) -> None:
     """Send all messages from two buffers in turn, as `PinnedStaging.send` does."""
     copied: list[Copy | None] = [None, None]
     for i, numbers in enumerate(messages):
@@ -63,7 +61,7 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
 # --- the exercises on buffers that take turns, and on the place of a request's next token --------------
 
 
-def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
+def play_send_all(attempt: Callable, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
     """What arrives, and which copies were waited for. Raises BrokenContract for a copy of another list."""
     device = Device(is_late)
     longest = max(map(len, messages))

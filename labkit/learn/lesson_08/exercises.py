@@ -22,32 +22,11 @@ class ToySlots:
     last_token_ids: Tensor
 
 
-def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
-    """Right whenever it is called, and wrong when it is replayed."""
-    lens = slots.context_lens.clone()
-    lens[slot_mapping] += lens[slot_mapping] >= 0
-    slots.context_lens = lens
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
 def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
     """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, asking nothing."""
     lens = slots.context_lens[slot_mapping]
     slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
-
-
-# Verdicts on attempts that could not be captured and replayed.
-HOST_IS_ASKED = (
-    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
-    "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
-    "no elements picked by a mask, since their number is a question, too."
-)
-MADE_ANEW = (
-    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the "
-    "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
-    "Write in place."
-)
 
 
 def replayed(
@@ -69,7 +48,11 @@ def replayed(
     with torch.inference_mode(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
     if any(map(is_host_read, graph.launches)):
-        raise BrokenContract(HOST_IS_ASKED)
+        raise BrokenContract(
+            "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
+            "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor "
+            "holds, and no elements picked by a mask, since their number is a question, too."
+        )
     captured.context_lens[:padding_slot] = torch.tensor(context_lens)  # the requests join
     captured.context_lens[padding_slot], captured.last_token_ids[:] = -1, 0
     for mapped, tokens in batches:
@@ -91,7 +74,11 @@ def play_move_on(
     for name, tensor in vars(captured).items():
         now = getattr(slots, name)
         if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
-            raise BrokenContract(MADE_ANEW.format(name))
+            raise BrokenContract(
+                f"your function leaves another tensor in slots.{name}. A graph reads and writes at the "
+                "addresses of the capture: a tensor that is made anew and given the old one's name is not "
+                "where the next replay looks. Write in place."
+            )
     *last_ids, of_padding = captured.last_token_ids.tolist()
     return {
         "context_lens": captured.context_lens.tolist(),
