@@ -22,26 +22,16 @@ from labkit.watch.work import COUNTS
 # --- cost cards, host time and recorded runs of its two rungs ------------------------------------------
 
 
-def step_parts(host: HostTime) -> dict[str, float]:
-    """Median microseconds of a resident decode step's parts on the host."""
-    return {
-        "reserve": host.append_us,
-        "tell the device": host.tables_us,
-        "launch and the rest": host.rest_us,
-    }
-
-
 def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, float]:
     """Where the microseconds that rung 07 saves the host come from, of a step of rung 06 and one of rung 07.
 
     store_us: what the launch of one layer's store takes, recorded by itself.
     """
-    saved = {part: us - step_parts(after)[part] for part, us in step_parts(before).items()}
     stores = before.num_layers * store_us
     return {
-        "one table": saved["reserve"] + saved["tell the device"],
+        "one table": before.append_us - after.append_us + before.tables_us - after.tables_us,
         f"{before.num_layers} stores": stores,
-        "the rest, with begin": saved["launch and the rest"] - stores,
+        "the rest, with begin": before.rest_us - after.rest_us - stores,
     }
 
 
@@ -51,11 +41,11 @@ def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, flo
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
 
 
-def small_gpt2(n_layer: int = 12) -> LanguageModel:
+def small_gpt2() -> LanguageModel:
     """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step is quick."""
-    config = GPT2Config(256, 64, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
-    gpt2 = random_network(config, seed=0)
-    return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
+    config = GPT2Config(256, 64, n_embd=96, n_layer=12, n_head=12, tie_word_embeddings=False)
+    tokenizer = WordTokenizer(config.vocab_size, None)
+    return LanguageModel("random: 12 narrow layers", random_network(config, seed=0), tokenizer)
 
 
 def schedule_engine(

@@ -86,7 +86,7 @@ def is_host_read(launch: CapturedLaunch) -> bool:
     return name in HOST_READS or (picks and any(t.dtype == torch.bool for t in inputs[1:]))
 
 
-def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:
+def launch_list(graph: ToyGraph, first: int) -> pd.DataFrame:
     """The first launches of a graph: what each reads and makes, and which launches made that before."""
     made, before = {}, set()  # the launch that made each piece of memory; memory that was there before
     for number, launch in enumerate(graph.launches):

@@ -15,15 +15,6 @@ from labkit.watch import steady_decode
 # --- recorded steps and recorded attention, as tables --------------------------------------------------
 
 
-RUNGS = ("08", "09")
-
-
-def recorded_steps(record: DeviceTimeRecord) -> dict[tuple[int, str], TracedStep]:
-    """The recorded steps of both rungs by (batch size, rung), in order."""
-    steps = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in RUNGS}
-    return dict(sorted(steps.items()))
-
-
 def share_of_small_ones(step: TracedStep) -> float:
     """The share of a step's GPU time in kernels that are neither a matrix product nor attention."""
     us = group_us(step)
@@ -40,15 +31,14 @@ def parts_of(step: TracedStep) -> dict[str, float]:
 
 def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
     """`parts_of` both rungs' steps, a column per batch size."""
-    steps = recorded_steps(record)
+    busy, busy_after = (record.gpu_busy_us(rung) for rung in ("08", "09"))
     columns = {}
-    for size in dict.fromkeys(size for size, _ in steps):
-        before, after = (parts_of(steps[size, rung]) for rung in RUNGS)
+    for size in sorted(busy):
+        before, after = (parts_of(record.step(rung, size)) for rung in ("08", "09"))
         column = columns[f"B = {size}"] = {}
         for part in before:
             column[f"{part}, 08"], column[f"{part}, 09"] = round(before[part]), round(after[part])
-        busy = [steps[size, rung].gpu_busy_us for rung in RUNGS]
-        column["GPU busy, times less"] = round(busy[0] / busy[1], 2)
+        column["GPU busy, times less"] = round(busy[size] / busy_after[size], 2)
     return pd.DataFrame(columns).map("{:g}".format).rename_axis("microseconds, rung")
 
 

@@ -87,6 +87,7 @@ def recorded_work(
 # --- a GPU that a clock simulates, so that any machine can measure overlap ------------------------------
 
 NUM_STEPS = 40  # of a run
+BATCH_SIZE = 64
 LATE_SECONDS = 100e-6  # by which a sleep may end late
 
 
@@ -155,14 +156,13 @@ def measure_simulated(
     parts: Mapping[str, Part],
     gpu_us: float,
     device: torch.device | str,
-    batch_size: int = 64,
     rounds: int = 5,
     synchronize: bool = False,
 ) -> Measured:
     """Time a step of the rung below, the reader's engine and the package's in turn, on a simulated GPU."""
-    builds = three_engines(below, rung, parts, batch_size, device)
+    builds = three_engines(below, rung, parts, BATCH_SIZE, device)
     measures = [
         lambda build=build: time_simulated_steps(build(), gpu_us, synchronize=synchronize)
         for build in builds.values()
     ]
-    return Measured(batch_size, dict(zip(builds, in_turn(measures, rounds), strict=True)))
+    return Measured(BATCH_SIZE, dict(zip(builds, in_turn(measures, rounds), strict=True)))

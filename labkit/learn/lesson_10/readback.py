@@ -99,13 +99,13 @@ def flown(engine: InferenceEngine) -> str:
 
 
 def preempted_in_flight(
-    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
+    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int
 ) -> list[tuple[int, ...]]:
     """Each request's tokens, when the newest one is preempted while a token of it is in flight."""
     params = SamplingParams(num_tokens, stop_on_eos=False)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs: list[StepOutput] = []
-    for _ in range(after_calls):
+    for _ in range(4):
         outputs += engine.step()
     engine.scheduler.preempt_newest()  # as the engine does when blocks run out
     while engine.has_work:
