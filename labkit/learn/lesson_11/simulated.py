@@ -149,16 +149,6 @@ NUM_REQUESTS, NUM_SLOTS = 6, 8
 LENGTHS = (3, 9, 20, 13)  # tokens of the prompts: the next token of each has room in its last block
 
 
-class SimulatedStep(NamedTuple):
-    """What a step's layers made, what a step that is not cut makes, and the launches, in order."""
-
-    made: Tensor  # [B, E]
-    expected: Tensor  # [B, E]
-    slot_mapping: Tensor  # [B]
-    padding_slot: int
-    launches: list[StreamLaunch]
-
-
 @contextmanager
 def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[LanedDeviceStep]:
     """Inside the block, an engine with the reader's part serves a batch; its step, for `play`."""
@@ -173,8 +163,9 @@ def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[
         yield device_step_of(engine)
 
 
-def play(device_step: LanedDeviceStep, batch_size: int) -> SimulatedStep:
-    """The layers of an engine's next step, in simulated streams. Raises BrokenContract for a race."""
+def play(device_step: LanedDeviceStep, batch_size: int) -> tuple[Tensor, Tensor, list[StreamLaunch]]:
+    """What the layers of an engine's next step make in simulated streams, [B, E], what those of a step make
+    that is not cut, and the launches, in order. Raises BrokenContract for a race."""
     slots, longest = device_step.slots, longest_possible(device_step)
     network, manager = device_step.network, device_step.attention.kv_manager
     slot_mapping = slots.slot_mapping[:batch_size]
@@ -187,7 +178,7 @@ def play(device_step: LanedDeviceStep, batch_size: int) -> SimulatedStep:
         streams.launch("the step before", (), (slots.context_lens, slots.last_token_ids))
         made = step.through_layers(slot_mapping, longest)
         F.layer_norm(made, made.shape[-1:])  # the step's next kernel
-    return SimulatedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
+    return made, expected, streams.launches[1:]
 
 
 def _lane(streams: SimulatedStreams, manager: KVBlockManager, number: int) -> Lane:
@@ -299,7 +290,7 @@ def layers_of(
     with steps_to_play(
         lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
     ) as step:
-        launches = play(step, NUM_ROWS).launches
+        *_, launches = play(step, NUM_ROWS)
     places = {(launch.stream, launch.number): i for i, launch in enumerate(launches)}
     seen: Counter[tuple[str, str]] = Counter()
     tasks = []
