@@ -5,6 +5,7 @@ import inspect
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from labkit.learn.lesson_09.steps import (
     whose_kernels,
 )
 from labkit.learn.steps import noted
-from labkit.watch.launches import count_kernels, device_step_of, log_step
+from labkit.watch.launches import device_step_of, log_step
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode, steady_prompts
 
@@ -43,13 +44,8 @@ MERGE = "merged, the parts are one softmax over all tokens"
 
 def checked(name: str, prove: Callable[[Any], None], kernel: Any, proof: str) -> Report:
     """The report on the kernel of a step, which `prove` looks at."""
-
-    def prove_kernel() -> None:
-        require_triton()
-        check_precision(kernel)
-        prove(kernel)
-
-    return noted(proven(name, [prove_kernel], proof), "09", name, kernel)
+    trials = [require_triton, partial(check_precision, kernel), partial(prove, kernel)]
+    return noted(proven(name, trials, proof), "09", name, kernel)
 
 
 def check_numbers(
@@ -240,14 +236,12 @@ def few_kernels(build: Build) -> None:
     Attention counts as one, even if it is a kernel for parts and one that merges them.
     """
     engine = engine_of(build)
-    launches = log_step(engine, PROMPTS).launches
+    kernels: Counter[str] = Counter()
+    for launch in log_step(engine, PROMPTS).launches:
+        kernels[launch.name] += 1 if launch.name == "attention" else launch.kernels
     num_layers = engine.model.config.num_layers
-    as_one = [launch._replace(kernels=1) if launch.name == "attention" else launch for launch in launches]
-    count, most = count_kernels(as_one), PER_LAYER * num_layers + AROUND
+    count, most = kernels.total(), PER_LAYER * num_layers + AROUND
     if count > most:
-        kernels: Counter[str] = Counter()
-        for launch in as_one:
-            kernels[launch.name] += launch.kernels
         told = ", ".join(f"{name} {number}" for name, number in kernels.most_common())
         raise BrokenContract(
             f"a step is few kernels: {count} for {num_layers} layers, at most {most}, five per layer and "

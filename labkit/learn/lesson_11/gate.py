@@ -196,8 +196,8 @@ def same_rows(made: Tensor, expected: Tensor) -> None:
             whose = f"row {alike[0]}" if alike else "no row"
             raise BrokenContract(
                 f"rows keep their order: row {row} of {len(expected)} comes out as {whose} of the batch. "
-                "Join the outputs in the order of `slot_mapping`. `beside_each_other` returns the first half's "
-                "output first."
+                "Join the outputs in the order of `slot_mapping`. `beside_each_other` returns the first "
+                "half's output first."
             )
 
 

@@ -12,7 +12,7 @@ from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.lesson_08.graphs import is_host_read
 from labkit.learn.lesson_12.samplers import Batch, Row
-from labkit.watch import LaunchRecorder
+from labkit.watch import LaunchRecorder, device_step_of
 
 # --- rows of logits on which a wrong sampler shows -------------------------------------------------------
 
@@ -132,9 +132,7 @@ SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "u
 def sampler_of(build: Build) -> tuple[DrawFunction, torch.device]:
     """The sampler of an engine, and the device that it draws on."""
     engine = build(small_model(), dtype=torch.float32)
-    step = engine.decode_step.device_step
-    step = getattr(step, "device_step", step)  # of a captured one, what was captured
-    return step.sampler.draw, engine.kv_manager.k_cache.device
+    return device_step_of(engine).sampler.draw, engine.device
 
 
 def rows_are_drawn(build: Build) -> None:
