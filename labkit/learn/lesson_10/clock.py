@@ -15,13 +15,10 @@ from labkit.engine.parts import Part
 from labkit.engine.step.resident import StepInFlight
 from labkit.ladder import Rung
 from labkit.learn.measured import Measured, three_engines
-from labkit.results import DeviceTimeRecord, HostTimeRecord
 from labkit.show.lanes import Busy
 from labkit.watch import noting, replaced, steady_decode, steady_prompts
 
 # --- the host and the GPU on one clock -----------------------------------------------------------------
-
-EVEN_AFTER = 200  # steps: with more of them ahead, the slower of the two decides only after a while
 
 
 class StepWork(NamedTuple):
@@ -62,26 +59,9 @@ def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
     return schedule
 
 
-def handed_out(work: StepWork, num_steps: int, ahead: int = 0) -> list[float]:
-    """When each step's tokens are handed out, in microseconds from the beginning of the first launch."""
-    return [busy.end for busy in simulate(work, num_steps, ahead) if busy.work == "accept"]
-
-
 def step_time(work: StepWork, ahead: int = 0) -> float:
     """Microseconds from the tokens of one step to those of the next, once it runs evenly."""
-    *_, last_but_one, last = handed_out(work, EVEN_AFTER + 10, ahead)[: EVEN_AFTER + 2]
-    return last - last_but_one
-
-
-def recorded_work(
-    host_time: HostTimeRecord, device_time: DeviceTimeRecord, rung: str, batch_size: int
-) -> StepWork:
-    """A recorded step: the host's part by the clock, with the model taken out, and the GPU's from a trace.
-
-    What a trace says of the host is of no use: the profiler slows the host down, and not the GPU.
-    """
-    host = host_time.time(rung, batch_size).step_us
-    return StepWork.of(host, device_time.step(rung, batch_size).gpu_busy_us)
+    return max(work.host, work.gpu) if ahead else work.host + work.gpu
 
 
 # --- a GPU that a clock simulates, so that any machine can measure overlap ------------------------------

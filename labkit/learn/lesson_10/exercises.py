@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 
 from labkit.learn.exercise import Exercise
-from labkit.learn.lesson_10.clock import StepWork, handed_out
+from labkit.learn.lesson_10.clock import StepWork, simulate
 
 # --- whose token is it? ------------------------------------------------------------------------------------
 
@@ -75,7 +75,8 @@ DELIVER = Exercise(
 
 def handed_out_at(launch: int, gpu: int, accept: int, num_steps: int, ahead: int) -> list[int]:
     """When each step's tokens are handed out, by a host that launches `ahead` steps before it reads one."""
-    return handed_out(StepWork(launch, gpu, accept), num_steps, ahead)
+    schedule = simulate(StepWork(launch, gpu, accept), num_steps, ahead)
+    return [int(busy.end) for busy in schedule if busy.work == "accept"]
 
 
 HANDED_OUT_AT = Exercise(
