@@ -63,22 +63,10 @@ def launch(kernel: Any, *arguments: Any) -> Tensor:
     check_launchable(query.device)
     B, H, D = query.shape
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    kernel[(B, H)](
-        query,
-        key_new,
-        value_new,
-        *query.stride()[:2],
-        k_cache_layer,
-        v_cache_layer,
-        k_cache_layer.stride(0),
-        block_table,
-        block_table.stride(0),
-        context_lens,
-        slot_mapping,
-        out,
-        D=D,
-        BLOCK_SIZE=k_cache_layer.shape[2],
-    )
+    caches = k_cache_layer, v_cache_layer, k_cache_layer.stride(0)
+    slots = block_table, block_table.stride(0), context_lens, slot_mapping
+    new = query, key_new, value_new, *query.stride()[:2]
+    kernel[(B, H)](*new, *caches, *slots, out, D=D, BLOCK_SIZE=k_cache_layer.shape[2])
     return out
 
 

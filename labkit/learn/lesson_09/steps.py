@@ -92,23 +92,10 @@ def launch_norm_linear(
     (M, K), N = x.shape, len(layer.weight)
     num_parts = statistics.parts.shape[1]
     out = x.new_full((M, N), torch.nan)
-    kernel[grid_of(M, N, tile)](
-        x,
-        statistics.parts,
-        layer.weight,
-        layer.column_sums,
-        layer.bias,
-        out,
-        layer.eps,
-        M,
-        N,
-        K,
-        num_parts,
-        statistics.width,
-        GELU=gelu,
-        BLOCK_P=triton.next_power_of_2(num_parts),
-        **tile,
-    )
+    tensors = x, statistics.parts, layer.weight, layer.column_sums, layer.bias, out
+    sizes = M, N, K, num_parts, statistics.width
+    block_p = triton.next_power_of_2(num_parts)
+    kernel[grid_of(M, N, tile)](*tensors, layer.eps, *sizes, GELU=gelu, BLOCK_P=block_p, **tile)
     return out
 
 

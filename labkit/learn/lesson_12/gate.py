@@ -27,11 +27,6 @@ class Case(NamedTuple):
     hint: str
 
 
-def logs(*shares: float) -> tuple[float, ...]:
-    """Logits of these probabilities at temperature 1."""
-    return tuple(math.log(share) for share in shares)
-
-
 def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
     """A mixed batch of rows like those of a model."""
     generator = torch.Generator().manual_seed(12)
@@ -55,7 +50,7 @@ ROUNDED_ONCE = (
     "The limit is `(1 - top_ps).float()`. Add the weights in float64, and round the sum once, by `.float()`, "
     "before it is compared."
 )
-UNEQUAL = logs(0.3, 0.15, 0.5, 0.05)
+UNEQUAL = tuple(math.log(share) for share in (0.3, 0.15, 0.5, 0.05))
 CASES = (
     Case(
         "a row draws with its own random number",
