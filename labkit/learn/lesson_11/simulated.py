@@ -1,6 +1,6 @@
 """Lesson 11: simulated streams and a step in them, and a simulated GPU that runs them with recorded times."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -33,24 +33,21 @@ from labkit.watch.steady import steady_decode, steady_prompts
 
 # --- streams on any machine, which refuse a kernel that does not wait for what it reads ----------------
 
-Seen = dict[str, int]  # by stream, how many of its launches have ended for sure
-
 
 class SimulatedStream:
-    """A queue of launches, and what each of them waits for."""
+    """A queue of launches. seen: the numbers of all that the next one waits for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.seen: Seen = defaultdict(int)
+        self.seen: set[int] = set()
 
     def wait_stream(self, other: "SimulatedStream") -> None:
         """What is launched here from now on waits for all that was launched there until now."""
-        for stream, number in other.seen.items():
-            self.seen[stream] = max(self.seen[stream], number)
+        self.seen |= other.seen
 
 
 class StreamLaunch(NamedTuple):
-    """A launch: its kernel and stream, its number there, and of each stream the launches that it waits for.
+    """A launch: its kernel and stream, its number, and the numbers of those that it waits for.
 
     inputs, rows: its tensors, and the rows of what it makes.
     """
@@ -58,13 +55,13 @@ class StreamLaunch(NamedTuple):
     kernel: str
     stream: str
     number: int
-    waits_for: Seen
+    waits_for: frozenset[int]
     inputs: tuple[Tensor, ...]
     rows: int
 
     def is_behind(self, other: "StreamLaunch") -> bool:
         """Whether it begins for sure after the other has ended."""
-        return self.waits_for.get(other.stream, 0) >= other.number
+        return other.number in self.waits_for
 
     def __str__(self) -> str:
         return f"{self.kernel} in the {self.stream} stream"
@@ -115,11 +112,10 @@ class SimulatedStreams(OperatorMode):
 
     def launch(self, kernel: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         """Note a launch of the current stream, and refuse a race."""
-        stream = self.main
-        waits_for = dict(stream.seen)
-        stream.seen[stream.name] += 1
+        stream, number = self.main, len(self.launches)
         rows = len(writes[0]) if writes and writes[0].dim() else 0
-        this = StreamLaunch(kernel, stream.name, stream.seen[stream.name], waits_for, tuple(reads), rows)
+        this = StreamLaunch(kernel, stream.name, number, frozenset(stream.seen), tuple(reads), rows)
+        stream.seen.add(number)
         for tensor in (*reads, *writes):
             self._check(this, tensor)
         self._written |= {storage(tensor): this for tensor in writes}
@@ -291,7 +287,6 @@ def layers_of(
         lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
     ) as step:
         *_, launches = play(step, NUM_ROWS)
-    places = {(launch.stream, launch.number): i for i, launch in enumerate(launches)}
     seen: Counter[tuple[str, str]] = Counter()
     tasks = []
     for launch in launches:
@@ -300,7 +295,7 @@ def layers_of(
         times = same[seen[launch.stream, launch.kernel] % len(same)]  # two products of a layer have one name
         seen[launch.stream, launch.kernel] += 1
         bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
-        after = tuple(places[other] for other in launch.waits_for.items() if other in places)
+        after = tuple(number - 1 for number in launch.waits_for if number > 0)  # the step before was 0
         tasks.append(Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after))
     return tasks
 
