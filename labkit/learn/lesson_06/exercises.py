@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
-# --- a device whose copies run late, and ways to send messages to it through pinned buffers ------------
-
 
 class Device:
     """A device whose copies read their buffers in order: at once, or as late as possible, when waited for."""
@@ -56,9 +54,6 @@ def send_all(
             copied[turn].wait()
         buffers[turn][: len(numbers)] = numbers
         copied[turn] = copy(buffers[turn], len(numbers))
-
-
-# --- the exercises on buffers that take turns, and on the place of a request's next token --------------
 
 
 def play_send_all(attempt: Callable, messages: list[list[int]], is_late: bool) -> dict[str, Any]:

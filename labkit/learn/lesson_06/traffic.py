@@ -15,8 +15,6 @@ from labkit.watch.writes import Told
 
 WIDE = ("token ids", "positions")  # that rung 05 sends as int64; all else is int32
 
-# --- the numbers that the host sends, and those of them that the device could have known ---------------
-
 
 def what_is_new(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
     """How many of the numbers that a step sends the device could have known, a row per kind of number.

@@ -32,8 +32,6 @@ class LateRows(DeviceSlots):
         super().update(requests, sessions, [due])
 
 
-# --- where two requests' tokens are written, in a pool that is small enough to be read ----------------
-
 NUM_BLOCKS = 4  # that are drawn
 PROMPTS = {"A": (5, 6, 7), "B": (8, 9)}
 FIRST = {"A": 1, "B": 11}  # the number of a request's first token; the others count on

@@ -19,8 +19,6 @@ from labkit.watch import count_work, steady_decode, steady_prompts
 from labkit.watch.blocks import block_places
 from labkit.watch.work import COUNTS
 
-# --- cost cards, host time and recorded runs of its two rungs ------------------------------------------
-
 
 def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, float]:
     """Where the microseconds that rung 07 saves the host come from, of a step of rung 06 and one of rung 07.
@@ -34,8 +32,6 @@ def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, flo
         "the rest, with begin": before.rest_us - after.rest_us - stores,
     }
 
-
-# --- the engines that its steps are counted on ---------------------------------------------------------
 
 # Between the two rungs: one table, and still two kernels per layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
@@ -62,9 +58,6 @@ def schedule_engine(
     )
 
 
-# --- what a step, a copy and the bookkeeping cost, counted ---------------------------------------------
-
-
 def reserved(engine: InferenceEngine) -> str:
     """What a decode step of 8 requests asks of the engine's block manager, a reader's, in words."""
     try:
@@ -75,9 +68,6 @@ def reserved(engine: InferenceEngine) -> str:
     calls, lists, *_ = (counts[count] for count in COUNTS)
     often = "once" if calls == 1 else f"{calls} times"
     return f"reserve_token_batch: called {often} in a step of 8 requests, {lists} lists looked at"
-
-
-# --- requests that come, share and go, and whether the layers' tables ever differ ----------------------
 
 
 NUM_STEPS = 60
@@ -118,9 +108,6 @@ def run_schedule(engine: InferenceEngine) -> tuple[dict[str, int], int, int]:
     return events, lists, different
 
 
-# --- models whose layers hold different tokens ---------------------------------------------------------
-
-
 def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size: int) -> tuple[int, int]:
     """Blocks that a sequence needs in a model whose layers see only a window of tokens, summed over the
     layers: with a table per layer, and with one table for all layers. A window of None is the whole text; of
@@ -130,9 +117,6 @@ def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size:
         first = 0 if window is None else max(0, num_tokens - window) // block_size
         each.append(0 if window == 0 else -(-num_tokens // block_size) - first)
     return sum(each), len(each) * max(each)
-
-
-# --- what is wrong on purpose -------------------------------------------------------------------------
 
 
 class ForgetsTheCopy(OneTableBlockManager):

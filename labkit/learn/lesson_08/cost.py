@@ -9,8 +9,6 @@ import pandas as pd
 from labkit.learn.gates.gate import raised
 from labkit.results import DeviceTimeRecord
 
-# --- what graphs save, from recorded runs --------------------------------------------------------------
-
 
 def gain_by_context(
     record: DeviceTimeRecord,
@@ -41,8 +39,6 @@ def gain_by_context(
     rows = {c: {f"B = {b}": gain(b, c) for b in batch_sizes} for c in contexts}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
 
-
-# --- choices of buckets, and the rows of a step that are padding ---------------------------------------
 
 # What a reader's buckets for 128 requests may cost: graphs, and % of rows.
 MOST_GRAPHS, WORST_PADDING = 24, 45

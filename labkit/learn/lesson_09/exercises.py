@@ -7,8 +7,6 @@ from labkit.learn.exercise import Exercise
 
 Part = tuple[float, float, list[float]]  # of a softmax: the largest score, total and acc
 
-# --- exercise 1 ----------------------------------------------------------------------------------------
-
 
 def join(so_far: Part, part: Part) -> Part:
     """The partial softmax of two shares of tokens together."""
@@ -46,8 +44,6 @@ JOIN = Exercise(
     "exp(its largest - the larger), which is 0 for a part without tokens. Then add them up, and "
     "return that score with them.",
 )
-
-# --- exercise 2 ----------------------------------------------------------------------------------------
 
 
 def fold(

@@ -12,8 +12,6 @@ from labkit.results import Comparison, DeviceTimeRecord, TracedStep
 from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_us, slowest_single
 from labkit.watch import steady_decode
 
-# --- recorded steps and recorded attention, as tables --------------------------------------------------
-
 
 def share_of_small_ones(step: TracedStep) -> float:
     """The share of a step's GPU time in kernels that are neither a matrix product nor attention."""
@@ -42,8 +40,6 @@ def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
     return pd.DataFrame(columns).map("{:g}".format).rename_axis("microseconds, rung")
 
 
-# --- how long a step takes on a GPU, of engines in turn ------------------------------------------------
-
 NUM_STEPS = 24  # of a run
 
 
@@ -59,9 +55,6 @@ def compare_steps(
     runs = in_turn([lambda e=e: run(e) for e in engines.values()], rounds)
     (before, first), *others = zip(engines, map(tuple, runs), strict=True)
     return {name: Comparison(before, name, first, after, {}, {}) for name, after in others}
-
-
-# --- how many programs attention has, and which tokens each reads --------------------------------------
 
 
 def pieces_of(

@@ -232,8 +232,6 @@ class ForgetsAPart(FusedDeviceStep):
         super().__init__(slots, network, AttendAndWrite(attention.kv_manager, split), kernels)
 
 
-# --- a layer's kernels ---------------------------------------------------------------------------------
-
 # The kernels of a fused layer, in order, each with the operations that it replaces.
 STANDS_FOR = (
     ("norm_linear", ("layer_norm", "linear")),

@@ -6,8 +6,6 @@ from random import Random
 from labkit.learn.exercise import Exercise
 from labkit.learn.lesson_10.clock import StepWork, simulate
 
-# --- whose token is it? ------------------------------------------------------------------------------------
-
 
 def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
     """The tokens that each request gets, by name. events: in order; eos: the token id that ends a text."""
@@ -69,8 +67,6 @@ DELIVER = Exercise(
     contract="A token is handed out if its request is still in the session that it had at the launch and "
     "has not ended in it. Reads come in the order of the launches.",
 )
-
-# --- when are tokens handed out? ---------------------------------------------------------------------------
 
 
 def handed_out_at(launch: int, gpu: int, accept: int, num_steps: int, ahead: int) -> list[int]:

@@ -20,8 +20,6 @@ from labkit.learn.gates import Report
 from labkit.learn.gates.gate import proven
 from labkit.learn.lesson_11.simulated import Task, run
 
-# --- two lanes and one memory ------------------------------------------------------------------------------
-
 
 def lanes_end(lanes: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
     """When the last kernel of each lane ends. A kernel is (waits, bytes), in microseconds."""
@@ -45,8 +43,6 @@ LANES_END = Exercise(
     "the memory, which serves one kernel at a time: the one that asked first, and of two that ask"
     " at once the one of the earlier lane.",
 )
-
-# --- what is read too early --------------------------------------------------------------------------------
 
 
 def read_too_early(events: Sequence[tuple]) -> list[tuple[int, str]]:

@@ -96,8 +96,6 @@ def sorts_in_words(draw: DrawFunction) -> str:
     return f"sorts in a step: {counts['both']} with top-k and top-p, {counts['temperature 0.8']} without"
 
 
-# --- the guesses of a search, one after another, and how many it takes ---------------------------------
-
 FLOAT32, FLOAT16 = 32, 16  # bits
 GUESSES_EACH = 3  # that the kernel asks for in one pass
 
