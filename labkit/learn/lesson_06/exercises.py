@@ -3,61 +3,50 @@
 import copy
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.learn.exercise import BrokenContract, Exercise, check_unchanged
 
-# --- a device whose copies run late, and ways to send messages to it through pinned buffers ------------
-
-
-@dataclass(eq=False, repr=False)
-class Copy:
-    """An asynchronous copy: of the first `num_numbers` of a buffer."""
-
-    device: "Device"
-    buffer: list[int]
-    num_numbers: int
-
-    def wait(self) -> None:
-        """Return when this copy has been made, and all copies before it."""
-        if self in self.device.under_way:
-            self.device.waited.append(len(self.device.arrived) + self.device.under_way.index(self))
-        while self in self.device.under_way:
-            self.device.run_oldest()
-
 
 class Device:
-    """A device whose copies read their buffers in the order in which they were asked for: at once, or as late
-    as possible, when they are waited for."""
+    """A device whose copies read their buffers in order: at once, or as late as possible, when waited for."""
 
     def __init__(self, is_late: bool) -> None:
         self._is_late = is_late
-        self.under_way: list[Copy] = []
+        self.asked: list[tuple[list[int], int]] = []
         self.arrived: list[list[int]] = []
         self.waited: list[int] = []  # the numbers of the copies that were still under way when waited for
 
-    def copy(self, buffer: list[int], num_numbers: int) -> Copy:
+    def copy(self, buffer: list[int], num_numbers: int) -> "Copy":
         """Ask for a copy of the first `num_numbers` of a buffer. The call returns at once."""
-        copy = Copy(self, buffer, num_numbers)
-        self.under_way.append(copy)
+        self.asked.append((buffer, num_numbers))
         if not self._is_late:
-            self.run_oldest()
-        return copy
+            self.run(len(self.asked))
+        return Copy(self, len(self.asked) - 1)
 
-    def run_oldest(self) -> None:
-        """Run the oldest copy that is under way: it reads its buffer as it is now."""
-        copy = self.under_way.pop(0)
-        self.arrived.append(copy.buffer[: copy.num_numbers])
-
-
-Buffers = list[list[int]]
-SendAll = Callable[[list[list[int]], Buffers, Callable[[list[int], int], Copy]], None]
+    def run(self, count: int) -> None:
+        """Make the first `count` copies, as far as they are not made: each reads its buffer as it is now."""
+        for buffer, num_numbers in self.asked[len(self.arrived) : count]:
+            self.arrived.append(buffer[:num_numbers])
 
 
-def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[int], int], Copy]) -> None:
-    """Send all messages from two buffers in turn, as `PinnedStaging.send` does: before a buffer is written
-    again, its copy is waited for."""
+class Copy(NamedTuple):
+    """An asynchronous copy, by its number."""
+
+    device: Device
+    number: int
+
+    def wait(self) -> None:
+        """Return when this copy has been made, and all copies before it."""
+        if self.number >= len(self.device.arrived):
+            self.device.waited.append(self.number)
+            self.device.run(self.number + 1)
+
+
+def send_all(
+    messages: list[list[int]], buffers: list[list[int]], copy: Callable[[list[int], int], Copy]
+) -> None:
+    """Send all messages from two buffers in turn, as `PinnedStaging.send` does."""
     copied: list[Copy | None] = [None, None]
     for i, numbers in enumerate(messages):
         turn = i % 2
@@ -67,12 +56,8 @@ def send_all(messages: list[list[int]], buffers: Buffers, copy: Callable[[list[i
         copied[turn] = copy(buffers[turn], len(numbers))
 
 
-# --- the exercises on buffers that take turns, and on the place of a request's next token --------------
-
-
-def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
-    """Call the attempt with two buffers and a device, and return what arrives and which copies were waited
-    for. Raises BrokenContract if it copies from anything but the two buffers as they are."""
+def play_send_all(attempt: Callable, messages: list[list[int]], is_late: bool) -> dict[str, Any]:
+    """What arrives, and which copies were waited for. Raises BrokenContract for a copy of another list."""
     device = Device(is_late)
     longest = max(map(len, messages))
     pinned = [[-1] * longest, [-1] * longest]
@@ -87,11 +72,9 @@ def play_send_all(attempt: SendAll, messages: list[list[int]], is_late: bool) ->
         return device.copy(buffer, n)
 
     attempt(given, buffers, copied)
-    waited = list(device.waited)
-    while device.under_way:
-        device.run_oldest()
+    device.run(len(device.asked))
     check_unchanged({"messages": given}, {"messages": messages})
-    return {"what arrives": device.arrived, "the copies that were waited for": waited}
+    return {"what arrives": device.arrived, "the copies that were waited for": device.waited}
 
 
 SEND_ALL = Exercise(
@@ -115,8 +98,7 @@ Place = tuple[int, int]  # a block, and the place in it
 def next_places(
     block_tables: list[list[int]], context_lens: list[int], slot_mapping: list[int], block_size: int
 ) -> list[Place | None]:
-    """Where each row of a batch writes its new token, as `AttendThenWrite.begin` finds it: the block and the
-    place in it; None for a row that pads the batch, whose length is -1."""
+    """Block and place of each row's new token, as `AttendThenWrite.begin` finds them; None for padding."""
     places: list[Place | None] = []
     for slot in slot_mapping:
         length = context_lens[slot]

@@ -15,8 +15,6 @@ from labkit.watch.writes import Told
 
 WIDE = ("token ids", "positions")  # that rung 05 sends as int64; all else is int32
 
-# --- the numbers that the host sends, and those of them that the device could have known ---------------
-
 
 def what_is_new(before: Told, now: Told, picked: Sequence[int], block_size: int) -> pd.DataFrame:
     """How many of the numbers that a step sends the device could have known, a row per kind of number.
@@ -44,14 +42,8 @@ def what_is_new(before: Told, now: Told, picked: Sequence[int], block_size: int)
     return table
 
 
-def last_tokens(engine: InferenceEngine) -> list[int]:
-    """The newest token of each running request."""
-    return [request.output_token_ids[-1] for request in engine.scheduler.running]
-
-
 def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
-    """Run an engine of any rung until no work is left: copies and bytes that the host sends, a row per decode
-    step."""
+    """Copies and bytes that the host of any rung sends until no work is left, a row per decode step."""
     steps = []
     while engine.has_work:
         if isinstance(engine.decode_step, DecodeStep):
@@ -65,8 +57,7 @@ def sent_until_done(engine: InferenceEngine) -> pd.DataFrame:
 
 
 def steady_traffic(engine: InferenceEngine, num_steps: int = 128) -> str:
-    """Decode 8 requests for `num_steps` steps on an engine whose slots may be a reader's; how many copies the
-    host sent, in how many of the steps, and how many bytes."""
+    """What the host of an engine whose slots may be a reader's sends for 8 requests, in a line."""
     try:
         with steady_decode(engine, steady_prompts(8, lengths=(20, 23))):
             steps = record_sends(engine, num_steps).steps

@@ -1,7 +1,6 @@
-"""Lesson 06: rows that are sent too late, where tokens are written then, and a step that fails."""
+"""Lesson 06: rows that are sent too late, and where tokens are written then."""
 
-from collections.abc import Collection, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from labkit.engine.step.slots import DeviceSlots
 from labkit.kvcache import KVBlockManager
 from labkit.learn.lesson_02.toy import frame_of_sessions
 from labkit.show import PoolFrame
-from labkit.watch import PlantedError, noting, planted_failure, replaced
+from labkit.watch import noting, replaced
 
 
 class LateRows(DeviceSlots):
@@ -32,13 +31,6 @@ class LateRows(DeviceSlots):
         self._due = {sessions[b] for places in changed for b in places if self.knows(sessions[b])}
         super().update(requests, sessions, [due])
 
-    def forget(self, sessions: Collection[InferenceSession]) -> None:
-        """These join anew at the next step, each with its row."""
-        super().forget(sessions)
-        self._due.difference_update(sessions)
-
-
-# --- where two requests' tokens are written, in a pool that is small enough to be read ----------------
 
 NUM_BLOCKS = 4  # that are drawn
 PROMPTS = {"A": (5, 6, 7), "B": (8, 9)}
@@ -74,27 +66,3 @@ def boundary_frames(engine: InferenceEngine) -> list[PoolFrame]:
             engine.step()
             frames.append(frame_of_sessions(title, slots, sessions))
     return frames
-
-
-# --- a step that fails -----------------------------------------------------------------------------------
-
-
-def fail_after_the_device(engine: InferenceEngine, forgets: bool) -> None:
-    """Let the engine's next step fail after the device has done its work.
-
-    forgets: whether the device's state is given up, as the package does.
-    """
-    step = engine.decode_step
-    fault = planted_failure(step.pinned_tokens, "start_copy")  # the tokens are not copied
-    forgetting = nullcontext() if forgets else replaced(step.slots, "forget", lambda _: lambda _: None)
-    with suppress(PlantedError), fault, forgetting:
-        engine.step()
-
-
-def finish(engine: InferenceEngine) -> dict[int, list[int]]:
-    """Step until there is no work left. Returns the tokens handed out, by request id."""
-    tokens: dict[int, list[int]] = {}
-    while engine.has_work:
-        for output in engine.step():
-            tokens.setdefault(output.request_id, []).append(output.token_id)
-    return tokens

@@ -53,37 +53,20 @@ def attend(
 def launch(kernel: Any, *arguments: Any) -> Tensor:
     """Launch the reader's kernel, one program per request and head, and return its output [B, H, D].
 
-    Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2.
+    Takes, after the kernel, what a `PagedAttentionAppend` does. Block size and head size are powers of 2;
+    query, key and value have the same strides, and a block's keys lie in one piece.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
     *tensors, _ = arguments
     query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, slot_mapping = tensors
     check_paged_attention_append(*tensors)
     check_launchable(query.device)
-    for name, tensor in (("key_new", key_new), ("value_new", value_new)):
-        if tensor.stride() != query.stride():
-            raise ValueError(f"{name} has strides {tensor.stride()}, query {query.stride()}")
     B, H, D = query.shape
-    block_size = k_cache_layer.shape[2]
-    if k_cache_layer.stride()[1:] != (block_size * D, D, 1):
-        raise ValueError(f"k_cache_layer has strides {k_cache_layer.stride()}, expected a block in one piece")
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    kernel[(B, H)](
-        query,
-        key_new,
-        value_new,
-        *query.stride()[:2],
-        k_cache_layer,
-        v_cache_layer,
-        k_cache_layer.stride(0),
-        block_table,
-        block_table.stride(0),
-        context_lens,
-        slot_mapping,
-        out,
-        D=D,
-        BLOCK_SIZE=block_size,
-    )
+    caches = k_cache_layer, v_cache_layer, k_cache_layer.stride(0)
+    slots = block_table, block_table.stride(0), context_lens, slot_mapping
+    new = query, key_new, value_new, *query.stride()[:2]
+    kernel[(B, H)](*new, *caches, *slots, out, D=D, BLOCK_SIZE=k_cache_layer.shape[2])
     return out
 
 
@@ -97,11 +80,7 @@ def record_attention(
     num_blocks: int,
     block_size: int = 4,
 ) -> KernelRun | None:
-    """What each program of an attention reads and writes, for a batch of requests with one head of 2 numbers.
-    None where there is no Triton.
-
-    Raises what the attention raises, which may be a reader's.
-    """
+    """What each program reads and writes, for requests with one head of 2 numbers; None without Triton."""
     if triton_status().mode == "off":
         return None
     like = torch.Generator().manual_seed(0)

@@ -16,8 +16,7 @@ def append_all_layers(
     context_lens: Tensor,  # [B]
     keys: Tensor,  # [L, B, H, D]
 ) -> None:
-    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding, and
-    nothing is written for them."""
+    """Write each request's new key behind its tokens, in all layers; rows of length -1 are padding."""
     block_size = k_cache.shape[3]
     b = (context_lens >= 0).nonzero()[:, 0]
     block, pos = block_table[b, context_lens[b] // block_size], context_lens[b] % block_size
@@ -28,8 +27,7 @@ def append_all_layers(
 def play_append_all_layers(
     attempt: Callable, block_table: list[list[int]], context_lens: list[int], block_size: int
 ) -> dict[str, Any]:
-    """Call the attempt on a pool full of other tokens' keys, and return the places that it wrote and the
-    request whose key lies at each, in all layers."""
+    """The places that the attempt writes in a pool of other tokens' keys, and whose key is at each."""
     L, N, H, D, B = 3, 2 + max(map(max, block_table)), 2, 5, len(block_table)
     generator = torch.Generator().manual_seed(0)
     before = torch.randn(L, N, H, block_size, D, generator=generator)
@@ -46,15 +44,11 @@ def play_append_all_layers(
         (n, t): [b for b in range(B) if torch.allclose(after[:, n, :, t], arguments["keys"][:, b])]
         for n, t in places
     }
-    return {
-        "the places written, as (block, place)": sorted(whose),
-        "the requests whose keys are there": whose,
-    }
+    return {"the requests whose keys were written, by (block, place)": whose}
 
 
 def draw_append_all_layers(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `append_all_layers`: requests of up to three blocks, which end at a boundary or
-    between, with padding rows anywhere."""
+    """Draw requests of up to three blocks that end at a boundary or between, with padding anywhere."""
     block_size, free_blocks = rng.choice((1, 2, 4, 8)), rng.sample(range(14), 14)
     free_blocks.append(free_blocks.pop(free_blocks.index(0)))  # the first taken: padding names block 0, too
     block_table, context_lens = [], []
@@ -90,8 +84,7 @@ def blocks_needed(sequences: list[tuple[int, int | None]], holders: dict[int, in
 
 
 def draw_blocks_needed(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `blocks_needed`: sequences that share their last blocks with each other, with others,
-    or not at all, in any order."""
+    """Draw sequences that share their last blocks with each other, with others, or not at all."""
     block_size = rng.choice((1, 2, 4, 8))
     sequences, holders = [], {}
     for block in rng.sample(range(12), rng.randint(1, 3)):

@@ -1,7 +1,7 @@
 """Lesson 07: engines beside each other, their work, costs and schedules."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,52 +19,35 @@ from labkit.watch import count_work, steady_decode, steady_prompts
 from labkit.watch.blocks import block_places
 from labkit.watch.work import COUNTS
 
-# --- cost cards, host time and recorded runs of its two rungs ------------------------------------------
-
-
-def step_parts(host: HostTime) -> dict[str, float]:
-    """Median microseconds of a resident decode step's parts on the host: reserve, tell the device, launch and
-    the rest."""
-    return {
-        "reserve": host.append_us,
-        "tell the device": host.tables_us,
-        "launch and the rest": host.rest_us,
-    }
-
 
 def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, float]:
     """Where the microseconds that rung 07 saves the host come from, of a step of rung 06 and one of rung 07.
 
     store_us: what the launch of one layer's store takes, recorded by itself.
     """
-    saved = {part: us - step_parts(after)[part] for part, us in step_parts(before).items()}
     stores = before.num_layers * store_us
     return {
-        "one table": saved["reserve"] + saved["tell the device"],
+        "one table": before.append_us - after.append_us + before.tables_us - after.tables_us,
         f"{before.num_layers} stores": stores,
-        "the rest, with begin": saved["launch and the rest"] - stores,
+        "the rest, with begin": before.rest_us - after.rest_us - stores,
     }
 
-
-# --- the engines that its steps are counted on ---------------------------------------------------------
 
 # Between the two rungs: one table, and still two kernels per layer.
 HALFWAY = replace(LADDER["06"].options, layer_tables="shared")
 
 
-def small_gpt2(n_layer: int = 12) -> LanguageModel:
-    """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step takes little
-    time."""
-    config = GPT2Config(256, 64, n_embd=96, n_layer=n_layer, n_head=12, tie_word_embeddings=False)
-    gpt2 = random_network(config, seed=0)
-    return LanguageModel(f"random: {n_layer} narrow layers", gpt2, WordTokenizer(config.vocab_size, None))
+def small_gpt2() -> LanguageModel:
+    """A model with GPT-2's layers and heads, but narrow and with random weights, so that a step is quick."""
+    config = GPT2Config(256, 64, n_embd=96, n_layer=12, n_head=12, tie_word_embeddings=False)
+    tokenizer = WordTokenizer(config.vocab_size, None)
+    return LanguageModel("random: 12 narrow layers", random_network(config, seed=0), tokenizer)
 
 
 def schedule_engine(
     model: LanguageModel, options: EngineOptions, device: torch.device, max_blocks: int = 10
 ) -> InferenceEngine:
-    """An engine for `eventful_schedule`: batches of 4, and `max_blocks` blocks of 4 tokens per layer, few
-    enough that requests are preempted."""
+    """An engine for `eventful_schedule`, with so few blocks of 4 tokens that requests are preempted."""
     return InferenceEngine(
         model,
         options,
@@ -73,9 +56,6 @@ def schedule_engine(
         cache=CacheConfig(block_size=4, max_blocks_per_layer=max_blocks),
         scheduler=SchedulerConfig(max_batch_size=4),
     )
-
-
-# --- what a step, a copy and the bookkeeping cost, counted ---------------------------------------------
 
 
 def reserved(engine: InferenceEngine) -> str:
@@ -90,25 +70,14 @@ def reserved(engine: InferenceEngine) -> str:
     return f"reserve_token_batch: called {often} in a step of 8 requests, {lists} lists looked at"
 
 
-def copies_on_write(engine: InferenceEngine, prompt: Sequence[int], new_tokens: int) -> int:
-    """Copies-on-write per table when eight requests decode `new_tokens` tokens each behind one cached
-    prompt."""
-    params = SamplingParams(max_new_tokens=new_tokens, stop_on_eos=False)
-    engine.generate([prompt], replace(params, max_new_tokens=1))
-    before = engine.stats().append_paths.get("copy_on_write", 0)
-    engine.generate([prompt] * 8, params)
-    copies = engine.stats().append_paths.get("copy_on_write", 0) - before
-    return copies // engine.kv_manager.num_tables
-
-
-# --- requests that come, share and go, and whether the layers' tables ever differ ----------------------
+NUM_STEPS = 60
 
 
 def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
     """A generator that runs one step at a time, while requests join, share a prompt, copy, are preempted,
     cancelled and finish. Checks the engine's integrity after each."""
     generator = np.random.default_rng(0)
-    for step in range(60):
+    for step in range(NUM_STEPS):
         if step % 4 == 0:
             prompt = [1, 2, 3, 4, 5, 6] if step % 8 else generator.integers(1, 200, 5).tolist()
             params = SamplingParams(max_new_tokens=int(generator.integers(4, 20)), stop_on_eos=False)
@@ -120,37 +89,23 @@ def eventful_schedule(engine: InferenceEngine) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """What a run of `eventful_schedule` showed: whether the tables of different layers ever differed, and
-    what happened in it."""
+def run_schedule(engine: InferenceEngine) -> tuple[dict[str, int], int, int]:
+    """Run `eventful_schedule` to its end, and compare the tables of all layers after each step.
 
-    steps: int
-    lists: int  # lists of block ids looked at, over all requests and steps
-    different: int  # lists that name other places than layer 0's
-    events: dict[str, int]
-
-
-def run_schedule(engine: InferenceEngine) -> Agreement:
-    """Run `eventful_schedule` to its end, and compare the tables of all layers after each step."""
-    steps = lists = different = 0
+    Returns what happened, how many lists of block ids were looked at, over all requests and steps, and how
+    many of them name other places than layer 0's.
+    """
+    lists = different = 0
     for _ in eventful_schedule(engine):
         for session in engine.scheduler.running.values():
             first, *others = block_places(engine, session)
             lists += 1 + len(others)
             different += sum(other != first for other in others)
-        steps += 1
-    stats = engine.stats()
-    tables = engine.kv_manager.num_tables
-    events = {path: stats.append_paths.get(path, 0) // tables for path in ("boundary", "copy_on_write")}
-    events |= {
-        "preemptions": stats.counters.preemptions,
-        "requests ended": sum(stats.counters.finished.values()),
-    }
-    return Agreement(steps, lists, different, events)
-
-
-# --- models whose layers hold different tokens ---------------------------------------------------------
+    stats, num_tables = engine.stats(), engine.kv_manager.num_tables
+    events = {path: stats.append_paths.get(path, 0) // num_tables for path in ("boundary", "copy_on_write")}
+    events["preemptions"] = stats.counters.preemptions
+    events["requests ended"] = sum(stats.counters.finished.values())
+    return events, lists, different
 
 
 def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size: int) -> tuple[int, int]:
@@ -162,9 +117,6 @@ def blocks_by_window(windows: Sequence[int | None], num_tokens: int, block_size:
         first = 0 if window is None else max(0, num_tokens - window) // block_size
         each.append(0 if window == 0 else -(-num_tokens // block_size) - first)
     return sum(each), len(each) * max(each)
-
-
-# --- what is wrong on purpose -------------------------------------------------------------------------
 
 
 class ForgetsTheCopy(OneTableBlockManager):

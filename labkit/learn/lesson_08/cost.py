@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.learn.gates.gate import raised
-from labkit.results import DeviceTimeRecord, StepProfile
-from labkit.results.profiles import is_inside
-
-# --- what graphs save, from recorded runs --------------------------------------------------------------
-
-
-def forward_us(profile: StepProfile) -> tuple[float, float]:
-    """The model's forward in a profiled step: microseconds on the host, and microseconds of its kernels."""
-    (forward,) = [span for span in profile.ranges if span.name == "labkit.model.forward"]
-    return forward.duration, sum(k.duration for k in profile.kernels if is_inside(k, forward))
+from labkit.results import DeviceTimeRecord
 
 
 def gain_by_context(
@@ -49,8 +40,6 @@ def gain_by_context(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("tokens in each cache")
 
 
-# --- choices of buckets, and the rows of a step that are padding ---------------------------------------
-
 # What a reader's buckets for 128 requests may cost: graphs, and % of rows.
 MOST_GRAPHS, WORST_PADDING = 24, 45
 
@@ -61,8 +50,7 @@ def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
 
 
 def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
-    """What choices of buckets cost, a row per policy, by name: graphs to capture, and padding over all batch
-    sizes."""
+    """What choices of buckets, by name, cost: graphs to capture, and padding over all batch sizes."""
     rows = {}
     for name, buckets in policies.items():
         shares = {b: 1 - b / bucket_of(b, buckets) for b in range(1, max_batch_size + 1)}
@@ -86,8 +74,7 @@ def spaced_sizes(max_batch_size: int, sizes_per_doubling: int) -> list[int]:
 
 
 def padding_of(sizes_for: Callable[[int], Sequence[int]], max_batch_size: int = 128) -> str:
-    """What a reader's choice of buckets costs, in a line: graphs, padding over all batch sizes,
-    and whether that is little enough."""
+    """What a reader's choice of buckets costs, in a line, and whether that is little enough."""
     try:
         table = padding_table({"": sorted(sizes_for(max_batch_size))}, max_batch_size)
     except StopIteration:

@@ -16,40 +16,17 @@ from labkit.watch import ToyGraph
 
 @dataclass
 class ToySlots:
-    """The two tensors of `DeviceSlots` that a step advances, [num_slots + 1] each. The last slot is for
-    padding."""
+    """Two tensors of `DeviceSlots` that a step advances, [num_slots + 1]; the last slot is padding's."""
 
     context_lens: Tensor
     last_token_ids: Tensor
 
 
-def moves_on_once(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
-    """Right whenever it is called, and wrong when it is replayed."""
-    lens = slots.context_lens.clone()
-    lens[slot_mapping] += lens[slot_mapping] >= 0
-    slots.context_lens = lens
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
 def move_on(slots: ToySlots, slot_mapping: Tensor, token_ids: Tensor) -> None:
-    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, and without asking
-    the device for anything."""
+    """Advance the mapped slots by a token each, as `DeviceStep.advance` does: in place, asking nothing."""
     lens = slots.context_lens[slot_mapping]
     slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
     slots.context_lens[slot_mapping] = torch.where(lens < 0, lens, lens + 1)
-
-
-# Verdicts on attempts that could not be captured and replayed.
-HOST_IS_ASKED = (
-    "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
-    "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor holds, and "
-    "no elements picked by a mask, since their number is a question, too."
-)
-MADE_ANEW = (
-    "your function leaves another tensor in slots.{}. A graph reads and writes at the addresses of the "
-    "capture: a tensor that is made anew and given the old one's name is not where the next replay looks. "
-    "Write in place."
-)
 
 
 def replayed(
@@ -71,7 +48,11 @@ def replayed(
     with torch.inference_mode(), ToyGraph() as graph:
         step(slots, slot_mapping, token_ids)
     if any(map(is_host_read, graph.launches)):
-        raise BrokenContract(HOST_IS_ASKED)
+        raise BrokenContract(
+            "your function lets the host ask what a tensor holds. A capture cannot wait for an answer: no "
+            "`.item()`, `.tolist()`, `.cpu()` or `int()`, no `print`, no `if` or `for` over what a tensor "
+            "holds, and no elements picked by a mask, since their number is a question, too."
+        )
     captured.context_lens[:padding_slot] = torch.tensor(context_lens)  # the requests join
     captured.context_lens[padding_slot], captured.last_token_ids[:] = -1, 0
     for mapped, tokens in batches:
@@ -88,13 +69,16 @@ def replayed(
 def play_move_on(
     attempt: Callable, context_lens: Sequence[int], batches: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, object]:
-    """What a graph of the attempt leaves at the slots' addresses, by name. Raises BrokenContract if it leaves
-    other tensors under the slots' names."""
+    """What a graph of the attempt leaves at the slots' addresses. Raises BrokenContract for new tensors."""
     slots, captured = replayed(attempt, context_lens, batches)
     for name, tensor in vars(captured).items():
         now = getattr(slots, name)
         if not isinstance(now, Tensor) or now.data_ptr() != tensor.data_ptr():
-            raise BrokenContract(MADE_ANEW.format(name))
+            raise BrokenContract(
+                f"your function leaves another tensor in slots.{name}. A graph reads and writes at the "
+                "addresses of the capture: a tensor that is made anew and given the old one's name is not "
+                "where the next replay looks. Write in place."
+            )
     *last_ids, of_padding = captured.last_token_ids.tolist()
     return {
         "context_lens": captured.context_lens.tolist(),
@@ -104,8 +88,7 @@ def play_move_on(
 
 
 def draw_replays(rng: Random) -> dict[str, object]:
-    """Draw arguments of `move_on`: requests in some of the slots, and batches of some of them, padded to the
-    same number of rows."""
+    """Draw requests in some of the slots, and batches of some of them, padded to the same number of rows."""
     num_slots = rng.randint(1, 6)
     num_rows = rng.randint(1, num_slots + 1)
     running = rng.sample(range(num_slots), rng.randint(1, num_slots))

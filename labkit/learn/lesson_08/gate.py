@@ -54,8 +54,7 @@ def every_batch(build: Build) -> None:
 
 @torch.inference_mode()
 def smallest_bucket(build: Build) -> None:
-    """A trial: a batch is replayed in the smallest graph that holds it. A replay's rows are the slots that it
-    advances."""
+    """A batch is replayed in the smallest graph that holds it: its rows are the slots that advance."""
     model, captured = small_model(), set[int]()
 
     def note(_: object, last_token_ids: Tensor, *__: object) -> None:
@@ -95,11 +94,7 @@ NUM_REPLAYS = 4
 
 
 def check_replay(graph_type: Callable[[], LaunchRecorder]) -> Report:
-    """Capture a step of two rows while there is no request, and replay it for two requests.
-
-    Whatever each launch makes must be in the tensors of the capture afterwards. It never raises, but for an
-    interrupt.
-    """
+    """Capture a step of two rows while there is no request, and replay it for two. It never raises."""
     expected, tokens = played(ToyGraph)
     proof = f"{NUM_REPLAYS} replays gave two requests the tokens {tokens}."
     report = proven("replay", [lambda: compare(played(graph_type)[0], expected)], proof)

@@ -39,8 +39,7 @@ def capturing(
 
 
 class ToyGraphedStep:
-    """A `GraphedStep` made of toy graphs: all of them are captured when it is made, and replayed
-    afterwards."""
+    """A `GraphedStep` of toy graphs: all are captured when it is made, and replayed afterwards."""
 
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
@@ -87,9 +86,8 @@ def is_host_read(launch: CapturedLaunch) -> bool:
     return name in HOST_READS or (picks and any(t.dtype == torch.bool for t in inputs[1:]))
 
 
-def launch_list(graph: ToyGraph, first: int = 14) -> pd.DataFrame:
-    """The first launches of a graph, a row each: the shapes of what it reads and makes, and the launch that
-    made what it reads."""
+def launch_list(graph: ToyGraph, first: int) -> pd.DataFrame:
+    """The first launches of a graph: what each reads and makes, and which launches made that before."""
     made, before = {}, set()  # the launch that made each piece of memory; memory that was there before
     for number, launch in enumerate(graph.launches):
         before |= {storage(t) for t in tensors_of(launch.inputs)} - made.keys()

@@ -7,8 +7,6 @@ from labkit.learn.exercise import Exercise
 
 Part = tuple[float, float, list[float]]  # of a softmax: the largest score, total and acc
 
-# --- exercise 1 ----------------------------------------------------------------------------------------
-
 
 def join(so_far: Part, part: Part) -> Part:
     """The partial softmax of two shares of tokens together."""
@@ -21,8 +19,7 @@ def join(so_far: Part, part: Part) -> Part:
 
 
 def draw_two_parts(rng: Random) -> dict[str, object]:
-    """Draw arguments of `join`: shares with no token and with several, with scores near each other, or so far
-    apart that one of them counts for nothing."""
+    """Draw shares with no token or several, whose scores are near each other or far apart."""
     spread = rng.choice([0, 2, 20, 3000])
     middle = rng.choice([0, -2000, 2000])
     head_size = rng.randint(1, 3)
@@ -48,8 +45,6 @@ JOIN = Exercise(
     "return that score with them.",
 )
 
-# --- exercise 2 ----------------------------------------------------------------------------------------
-
 
 def fold(
     norm_weight: list[float],
@@ -68,8 +63,7 @@ def fold(
 
 
 def draw_layer(rng: Random) -> dict[str, object]:
-    """Draw arguments of `fold`: a LayerNorm and the linear layer behind it, of any shape, with a bias or
-    without."""
+    """Draw a LayerNorm and the linear layer behind it, of any shape, with a bias or without."""
     num_outputs, num_inputs = rng.randint(1, 4), rng.randint(1, 4)
 
     def numbers(size: int) -> list[float]:

@@ -1,33 +1,16 @@
-"""Lesson 09: what was recorded of both rungs, steps timed in turn, shares of attention, and rounding."""
+"""Lesson 09: what was recorded of both rungs, steps timed in turn, and shares of attention."""
 
-import inspect
-import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
-import numpy as np
 import pandas as pd
-import torch
-import torch.nn.functional as F
 
 from labkit.bench import in_turn, time_decode_steps
 from labkit.engine import InferenceEngine
-from labkit.kernels import fold_layer_norm, norm_linear_plain
-from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.split_attention import TOKENS_AT_A_TIME
 from labkit.results import Comparison, DeviceTimeRecord, TracedStep
 from labkit.results.kernels import ATTENTION, PRODUCTS, SPLIT_K_SUMS, group_us, slowest_single
 from labkit.watch import steady_decode
-
-# --- recorded steps and recorded attention, as tables --------------------------------------------------
-
-
-def recorded_steps(
-    record: DeviceTimeRecord, rungs: Sequence[str] = ("08", "09")
-) -> dict[tuple[int, str], TracedStep]:
-    """The recorded steps of these rungs by (batch size, rung), in order."""
-    of_rungs = {(step.batch_size, rung): step for (rung, _), step in record.steps.items() if rung in rungs}
-    return dict(sorted(of_rungs.items()))
 
 
 def share_of_small_ones(step: TracedStep) -> float:
@@ -36,33 +19,26 @@ def share_of_small_ones(step: TracedStep) -> float:
     return 1 - (us[PRODUCTS] + us[ATTENTION]) / sum(us.values())
 
 
+def parts_of(step: TracedStep) -> dict[str, float]:
+    """Microseconds of a step by what they are for, the output layer apart."""
+    us, head = group_us(step), slowest_single(step).us
+    layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
+    rest = sum(us.values()) - layers - head - us[ATTENTION]
+    return {"layers' products": layers, "output layer": head, "attention": us[ATTENTION], "the rest": rest}
+
+
 def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
-    """Microseconds of both rungs' steps by what they are for, the output layer apart, a column per batch
-    size."""
-    steps = recorded_steps(record)
-    columns: dict[str, dict[str, float]] = {}
-    for (size, rung), step in steps.items():
-        us, head = group_us(step), slowest_single(step).us
-        layers = us[PRODUCTS] + us[SPLIT_K_SUMS] - head
-        rest = sum(us.values()) - layers - head - us[ATTENTION]
-        rows = {
-            "layers' products": layers,
-            "output layer": head,
-            "attention": us[ATTENTION],
-            "the rest": rest,
-        }
-        column = columns.setdefault(f"B = {size}", {})
-        column.update({f"{name}, {rung}": round(value) for name, value in rows.items()})
-    for size in {size for size, _ in steps}:
-        before, after = (steps[size, rung].gpu_busy_us for rung in ("08", "09"))
-        columns[f"B = {size}"]["GPU busy, times less"] = round(before / after, 2)
-    table = pd.DataFrame(columns)
-    parts = [*rows, "GPU busy"]
-    order = sorted(table.index, key=lambda name: parts.index(name.split(",")[0]))
-    return table.loc[order].map("{:g}".format).rename_axis("microseconds, rung")
+    """`parts_of` both rungs' steps, a column per batch size."""
+    busy, busy_after = (record.gpu_busy_us(rung) for rung in ("08", "09"))
+    columns = {}
+    for size in sorted(busy):
+        before, after = (parts_of(record.step(rung, size)) for rung in ("08", "09"))
+        column = columns[f"B = {size}"] = {}
+        for part in before:
+            column[f"{part}, 08"], column[f"{part}, 09"] = round(before[part]), round(after[part])
+        column["GPU busy, times less"] = round(busy[size] / busy_after[size], 2)
+    return pd.DataFrame(columns).map("{:g}".format).rename_axis("microseconds, rung")
 
-
-# --- how long a step takes on a GPU, of engines in turn ------------------------------------------------
 
 NUM_STEPS = 24  # of a run
 
@@ -70,8 +46,7 @@ NUM_STEPS = 24  # of a run
 def compare_steps(
     engines: Mapping[str, InferenceEngine], prompts: Sequence[Sequence[int]], rounds: int = 5
 ) -> dict[str, Comparison]:
-    """How much faster than the first engine's each other engine's decode step is, by name; the runs were made
-    in turn."""
+    """How much faster than the first engine's each other's decode step is; the runs were made in turn."""
 
     def run(engine: InferenceEngine) -> float:
         with steady_decode(engine, prompts):
@@ -80,9 +55,6 @@ def compare_steps(
     runs = in_turn([lambda e=e: run(e) for e in engines.values()], rounds)
     (before, first), *others = zip(engines, map(tuple, runs), strict=True)
     return {name: Comparison(before, name, first, after, {}, {}) for name, after in others}
-
-
-# --- how many programs attention has, and which tokens each reads --------------------------------------
 
 
 def pieces_of(
@@ -98,50 +70,3 @@ def pieces_of(
         program = first // TOKENS_AT_A_TIME % splits if by_turns else first // -(-max_tokens // splits)
         pieces.append((first, min(TOKENS_AT_A_TIME, context_len - first), program))
     return pieces
-
-
-def excerpt(kernel: Callable, begins: str, ends: str) -> str:
-    """The lines of a Triton kernel's source from the first that contains `begins` to the next that contains
-    `ends`."""
-    lines = inspect.getsource(getattr(kernel, "fn", kernel)).splitlines()
-    first = next(i for i, line in enumerate(lines) if begins in line)
-    last = next(i for i, line in enumerate(lines) if i > first and ends in line)
-    return textwrap.dedent("\n".join(lines[first : last + 1]))
-
-
-# --- what a LayerNorm in two values per row does to the rounding ---------------------------------------
-
-
-def fold_errors(ratios: Sequence[float], N: int = 64) -> pd.DataFrame:
-    """Relative error of a LayerNorm and a linear layer in float16: a row per mean in standard deviations, a
-    column per way to compute them.
-
-    All products are summed in float32, as a GPU does.
-    """
-    generator = torch.Generator().manual_seed(0)
-    K = 768
-    weight = (torch.randn(N, K, generator=generator) * K**-0.5).half()
-    norm_weight = (1 + 0.2 * torch.randn(K, generator=generator)).half()
-    norm_bias = (0.2 * torch.randn(K, generator=generator)).half()
-    layer = fold_layer_norm(norm_weight, norm_bias, 1e-5, weight, None)
-    unrounded = layer._replace(column_sums=(weight.double() * norm_weight.double()).sum(1).float())
-    rows = torch.from_numpy(np.random.default_rng(0).standard_normal((16, K)))
-    errors = {}
-    for ratio in ratios:
-        x = (rows + ratio).half()
-        as_double = [t.double() for t in (norm_weight, norm_bias)]
-        exact = F.layer_norm(x.double(), (K,), *as_double, 1e-5) @ weight.double().T
-        normed = F.layer_norm(x.float(), (K,), norm_weight.float(), norm_bias.float(), 1e-5).half()
-        statistics = row_statistics(x, 32)
-        forms = {
-            "rung 09 with sums of weights before they are rounded": norm_linear_plain(
-                x, statistics, unrounded
-            ),
-            "LayerNorm, rounded, then the product": (normed.float() @ weight.float().T).half(),
-            "the product, then two values per row (rung 09)": norm_linear_plain(x, statistics, layer),
-        }
-        size = exact.square().mean().sqrt()
-        errors[ratio] = {
-            n: float((o.double() - exact).square().mean().sqrt() / size) for n, o in forms.items()
-        }
-    return pd.DataFrame.from_dict(errors, orient="index")

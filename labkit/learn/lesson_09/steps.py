@@ -12,8 +12,13 @@ from labkit.engine import InferenceEngine
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels
 from labkit.engine.step.slots import DeviceSlots
-from labkit.kernels import NormLinear, RowStatistics, norm_linear_plain, triton_status
-from labkit.kernels.paged_attention_append import check_paged_attention_append
+from labkit.kernels import (
+    NormLinear,
+    RowStatistics,
+    norm_linear_plain,
+    paged_attention_append_plain,
+    triton_status,
+)
 from labkit.kernels.split_attention import SplitWorkspace, paged_attention_append_split_triton
 from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
 from labkit.model import Network
@@ -87,23 +92,10 @@ def launch_norm_linear(
     (M, K), N = x.shape, len(layer.weight)
     num_parts = statistics.parts.shape[1]
     out = x.new_full((M, N), torch.nan)
-    kernel[grid_of(M, N, tile)](
-        x,
-        statistics.parts,
-        layer.weight,
-        layer.column_sums,
-        layer.bias,
-        out,
-        layer.eps,
-        M,
-        N,
-        K,
-        num_parts,
-        statistics.width,
-        GELU=gelu,
-        BLOCK_P=triton.next_power_of_2(num_parts),
-        **tile,
-    )
+    tensors = x, statistics.parts, layer.weight, layer.column_sums, layer.bias, out
+    sizes = M, N, K, num_parts, statistics.width
+    block_p = triton.next_power_of_2(num_parts)
+    kernel[grid_of(M, N, tile)](*tensors, layer.eps, *sizes, GELU=gelu, BLOCK_P=block_p, **tile)
     return out
 
 
@@ -123,8 +115,7 @@ Merge = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class SplitThenMerge:
-    """Attention, and the store of the new token, as a `PagedAttentionAppend`: `SPLITS` programs per row, and
-    a merge of their parts."""
+    """A `PagedAttentionAppend` of `SPLITS` programs per row, and a merge of their parts."""
 
     num_kernels = 2
 
@@ -133,16 +124,14 @@ class SplitThenMerge:
         self.workspace: SplitWorkspace | None = None  # made once, so that a CUDA graph can hold its address
 
     def __call__(self, *arguments: Any) -> Tensor:
-        query, *_, context_lens, _, max_context_len = arguments
-        tensors = arguments[:-1]
-        check_paged_attention_append(*tensors)
+        query, *_, context_lens, _, _ = arguments
         if triton_status().mode == "native":
             self.workspace = self.workspace or SplitWorkspace(
                 len(context_lens), *query.shape[1:], query.device
             )
-            parts = partial_softmaxes_triton(*tensors, workspace=self.workspace)
+            parts = partial_softmaxes_triton(*arguments[:-1], workspace=self.workspace)
         else:
-            parts = partial_softmaxes_plain(*tensors, max_context_len)
+            parts = partial_softmaxes_plain(*arguments)
         return self.merge(*parts).view_as(query).to(query.dtype)
 
 
@@ -150,7 +139,7 @@ def partial_softmaxes_triton(*tensors: Tensor, workspace: SplitWorkspace) -> tup
     """What a `Merge` takes, of each program's share of the tokens; the new token is stored.
 
     By the package's kernel, which leaves the parts in the workspace, and merges them itself for nothing; then
-    the largest scores and the totals are copied apart. tensors: as `partial_softmaxes_plain` takes them.
+    the largest scores and the totals are copied apart. tensors: those of a `PagedAttentionAppend`.
     """
     paged_attention_append_split_triton(*tensors, workspace, SPLITS, piece=PIECE)
     B, H, D = tensors[0].shape
@@ -160,55 +149,36 @@ def partial_softmaxes_triton(*tensors: Tensor, workspace: SplitWorkspace) -> tup
     return largest, totals, accs.view(B * H, SPLITS, D)
 
 
-def partial_softmaxes_plain(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    max_context_len: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+def partial_softmaxes_plain(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """What a `Merge` takes, of each program's share of the tokens; the new token is stored.
 
     Plain PyTorch, for where kernels are interpreted: one by one, these programs would take minutes.
     """
+    paged_attention_append_plain(*arguments)  # for the store
+    query, key_new, value_new, k_cache, v_cache, block_table, context_lens, slot_mapping, longest = arguments
     B, H, D = query.shape
-    block_size = k_cache_layer.shape[2]
-    table, lens = block_table[slot_mapping].long(), context_lens[slot_mapping].long()
-    past = lens.clamp(min=0)
-    token = torch.arange(max_context_len + 1, device=query.device)  # the last one stands for the new token
-    block, pos = table[:, (token // block_size).clamp(max=table.shape[1] - 1)], token % block_size
-
-    def gather(cache: Tensor, new: Tensor) -> Tensor:
-        tokens = cache[block, :, pos].float()  # [B, T + 1, H, D]
-        return torch.cat([tokens[:, :-1], new[:, None].float()], dim=1)
-
-    live = token < past[:, None]
-    live[:, -1] = True
-    keys = gather(k_cache_layer, key_new)
-    values = gather(v_cache_layer, value_new).masked_fill(~live[:, :, None, None], 0)
+    block_size = k_cache.shape[2]
+    token = torch.arange(longest, device=query.device)
+    block, pos = block_table[slot_mapping][:, token // block_size].long(), token % block_size
+    keys, values = (
+        torch.cat([cache[block, :, pos], new[:, None]], dim=1).float()  # [B, T + 1, H, D], the new token last
+        for cache, new in ((k_cache, key_new), (v_cache, value_new))
+    )
+    program = torch.arange(SPLITS, device=query.device)[:, None]
+    is_past = token < context_lens[slot_mapping][:, None]  # [B, T]
+    mine = F.pad(is_past[:, None] & (token // PIECE % SPLITS == program), (0, 1))  # [B, SPLITS, T + 1]
+    mine[:, 0, -1] = True
     scores = torch.einsum("bhd,bthd->bht", query.float(), keys) * D**-0.5
-    owner = token // PIECE % SPLITS
-    owner[-1] = 0
-    mine = live[:, None] & (owner == torch.arange(SPLITS, device=query.device)[:, None])  # [B, SPLITS, T + 1]
     scores = scores[:, :, None].masked_fill(~mine[:, None], -torch.inf)  # [B, H, SPLITS, T + 1]
     largest = scores.amax(-1)
     weights = (scores - largest.clamp(min=torch.finfo().min)[..., None]).exp()
+    values = values.masked_fill(~mine.any(1)[:, :, None, None], 0)  # where no token is, there may be NaN
     accs = torch.einsum("bhst,bthd->bhsd", weights, values)
-    b = (lens >= 0).nonzero()[:, 0]
-    block, pos = table[b, past[b] // block_size], past[b] % block_size
-    k_cache_layer[block, :, pos], v_cache_layer[block, :, pos] = key_new[b], value_new[b]
     return largest.view(B * H, SPLITS), weights.sum(-1).view(B * H, SPLITS), accs.view(B * H, SPLITS, D)
 
 
 def launch_merge(kernel: Any, largest: Tensor, totals: Tensor, accs: Tensor) -> Tensor:
-    """The parts of each row in one, by the reader's kernel: [R, D], a program per row.
-
-    Where Triton cannot run, `merge_plain` stands for it.
-    """
+    """The parts of each row in one, [R, D], by a program of the reader's kernel, if Triton can run."""
     if triton_status().mode == "off":
         return merge_plain(largest, totals, accs)
     num_rows, num_parts, D = accs.shape
@@ -261,8 +231,6 @@ class ForgetsAPart(FusedDeviceStep):
         split = SplitThenMerge(lambda *parts: merge_plain(*(part[:, :-1] for part in parts)))
         super().__init__(slots, network, AttendAndWrite(attention.kv_manager, split), kernels)
 
-
-# --- a layer's kernels ---------------------------------------------------------------------------------
 
 # The kernels of a fused layer, in order, each with the operations that it replaces.
 STANDS_FOR = (

@@ -1,8 +1,9 @@
-"""Lesson 10: two workers on one clock, a simulated GPU, and the orders of two streams."""
+"""Lesson 10: two workers on one clock, and a simulated GPU."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,18 +15,14 @@ from labkit.engine.parts import Part
 from labkit.engine.step.resident import StepInFlight
 from labkit.ladder import Rung
 from labkit.learn.measured import Measured, three_engines
-from labkit.results import DeviceTimeRecord, HostTimeRecord
 from labkit.show.lanes import Busy
-from labkit.watch import replaced, steady_decode, steady_prompts
+from labkit.watch import noting, replaced, steady_decode, steady_prompts
 
 # --- the host and the GPU on one clock -----------------------------------------------------------------
 
-EVEN_AFTER = 200  # steps: with more of them ahead, the slower of the two decides only after a while
-
 
 class StepWork(NamedTuple):
-    """What one step takes, in microseconds: of the host before the GPU can begin, of the GPU, and of the host
-    after the tokens have arrived."""
+    """Microseconds of a step: the host's before the GPU can begin, the GPU's, and the host's after that."""
 
     launch: float
     gpu: float
@@ -38,14 +35,12 @@ class StepWork(NamedTuple):
 
     @classmethod
     def of(cls, host: float, gpu: float) -> "StepWork":
-        """A step with half of the host's time before the GPU's, and half after it: no time of a whole step
-        depends on that."""
+        """A step with half of the host's time before the GPU's: no time of a whole step depends on that."""
         return cls(host / 2, gpu, host / 2)
 
 
 def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
-    """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them in
-    order."""
+    """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them."""
     schedule: list[Busy] = []
     host = gpu = 0.0  # when each of them is free
     gpu_ends: list[float] = []  # of the steps launched so far
@@ -64,37 +59,20 @@ def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
     return schedule
 
 
-def handed_out(work: StepWork, num_steps: int, ahead: int = 0) -> list[float]:
-    """When each step's tokens are handed out, in microseconds from the beginning of the first launch."""
-    return [busy.end for busy in simulate(work, num_steps, ahead) if busy.work == "accept"]
-
-
 def step_time(work: StepWork, ahead: int = 0) -> float:
     """Microseconds from the tokens of one step to those of the next, once it runs evenly."""
-    *_, last_but_one, last = handed_out(work, EVEN_AFTER + 10, ahead)[: EVEN_AFTER + 2]
-    return last - last_but_one
-
-
-def recorded_work(
-    host_time: HostTimeRecord, device_time: DeviceTimeRecord, rung: str, batch_size: int
-) -> StepWork:
-    """A recorded step: the host's part by the clock, with the model taken out, and the GPU's from a trace.
-
-    What a trace says of the host is of no use: the profiler slows the host down, and not the GPU.
-    """
-    host = host_time.time(rung, batch_size).step_us
-    return StepWork.of(host, device_time.step(rung, batch_size).gpu_busy_us)
+    return max(work.host, work.gpu) if ahead else work.host + work.gpu
 
 
 # --- a GPU that a clock simulates, so that any machine can measure overlap ------------------------------
 
 NUM_STEPS = 40  # of a run
+BATCH_SIZE = 64
 LATE_SECONDS = 100e-6  # by which a sleep may end late
 
 
 class SimulatedGPU:
-    """A GPU that takes the same time for every step, and one step after another. It computes nothing: it says
-    when a step's tokens may be read."""
+    """A GPU that runs one step after another, all as long. It only says when tokens may be read."""
 
     def __init__(self, step_us: float) -> None:
         self.step_seconds = 1e-6 * step_us
@@ -113,14 +91,10 @@ class SimulatedGPU:
                 def start(*about: object) -> StepInFlight:
                     step = inner(*about)
                     self._free = ends = max(self._free, time.perf_counter()) + self.step_seconds
-                    stack.enter_context(replaced(step, "read", lambda inner: lambda: reading(inner, ends)))
+                    stack.enter_context(replaced(step, "read", noting(partial(wait_until, ends))))
                     return step
 
                 return start
-
-            def reading(inner: Callable[[], Sequence[int | None]], ends: float) -> Sequence[int | None]:
-                wait_until(ends)
-                return inner()
 
             stack.enter_context(replaced(engine.decode_step, "start", starting))
             yield
@@ -162,29 +136,13 @@ def measure_simulated(
     parts: Mapping[str, Part],
     gpu_us: float,
     device: torch.device | str,
-    batch_size: int = 64,
     rounds: int = 5,
     synchronize: bool = False,
 ) -> Measured:
-    """Time a step of the rung below, the reader's engine and the package's, in turn: the host works, and a
-    clock simulates the GPU."""
-    builds = three_engines(below, rung, parts, batch_size, device)
+    """Time a step of the rung below, the reader's engine and the package's in turn, on a simulated GPU."""
+    builds = three_engines(below, rung, parts, BATCH_SIZE, device)
     measures = [
         lambda build=build: time_simulated_steps(build(), gpu_us, synchronize=synchronize)
         for build in builds.values()
     ]
-    return Measured(batch_size, dict(zip(builds, in_turn(measures, rounds), strict=True)))
-
-
-# --- the orders in which a GPU may run what two streams hold -------------------------------------------
-
-
-def orders(streams: Sequence[Sequence]) -> Iterator[tuple]:
-    """Every order in which a GPU may run what the streams hold: within a stream as launched, between streams
-    any."""
-    if not any(streams):
-        yield ()
-    for i, stream in enumerate(streams):
-        if stream:
-            rest = [*streams[:i], stream[1:], *streams[i + 1 :]]
-            yield from ((stream[0], *others) for others in orders(rest))
+    return Measured(BATCH_SIZE, dict(zip(builds, in_turn(measures, rounds), strict=True)))

@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from random import Random
 
 from labkit.learn.exercise import Exercise
-from labkit.learn.lesson_10.clock import StepWork, handed_out
-
-# --- whose token is it? ------------------------------------------------------------------------------------
+from labkit.learn.lesson_10.clock import StepWork, simulate
 
 
 def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
-    """The tokens that each request gets, by name. events: of an engine, in order; eos: the token id that ends
-    a text."""
+    """The tokens that each request gets, by name. events: in order; eos: the token id that ends a text."""
     sessions: dict[str, int | None] = {}
     launched: list[list[tuple[str, int | None]]] = []
     reached: dict[str, list[int]] = {}
@@ -34,8 +31,7 @@ def deliver(events: Sequence[tuple], eos: int) -> dict[str, list[int]]:
 
 
 def draw_events(rng: Random) -> dict[str, object]:
-    """Draw arguments of `deliver`: the events of an engine that admits, launches, reads up to three steps
-    behind, cancels and preempts."""
+    """Draw events of an engine that admits, launches, reads steps later, cancels and preempts."""
     eos = rng.choice([0, 9])
     sessions = rng.sample(range(1, 100), 40)  # in no order: they are names, too
     events, running, preempted, launched = [], {}, [], []
@@ -72,12 +68,11 @@ DELIVER = Exercise(
     "has not ended in it. Reads come in the order of the launches.",
 )
 
-# --- when are tokens handed out? ---------------------------------------------------------------------------
-
 
 def handed_out_at(launch: int, gpu: int, accept: int, num_steps: int, ahead: int) -> list[int]:
     """When each step's tokens are handed out, by a host that launches `ahead` steps before it reads one."""
-    return handed_out(StepWork(launch, gpu, accept), num_steps, ahead)
+    schedule = simulate(StepWork(launch, gpu, accept), num_steps, ahead)
+    return [int(busy.end) for busy in schedule if busy.work == "accept"]
 
 
 HANDED_OUT_AT = Exercise(

@@ -25,8 +25,7 @@ class OneInFlight(ReadOneBehind):
         self, running: RunningRequests, in_flight: Set[InferenceSession]
     ) -> dict[Request, InferenceSession]:
         """The requests that have a token to make after the one in flight, with their sessions."""
-        num_left = tokens_left(running, in_flight)
-        pairs = zip(running.items(), num_left, strict=True)
+        pairs = zip(running.items(), tokens_left(running, in_flight), strict=True)
         return {request: session for (request, session), left in pairs if left > 0}
 
     def launch_behind(self, step: StepInFlight, running: RunningRequests) -> StepInFlight | None:
@@ -87,8 +86,7 @@ def fly(engine: InferenceEngine) -> Flights:
 
 
 def flown(engine: InferenceEngine) -> str:
-    """How many steps the four prompts take, how many were launched a call before they were read, or never
-    read, and how many tokens were made for nobody: one line, whatever the reader's part does."""
+    """Steps of the four prompts, how many were launched ahead, and the tokens made for nobody, in a line."""
     try:
         watched = fly(engine)
     except Exception as error:  # whatever the reader's code raises
@@ -102,14 +100,13 @@ def flown(engine: InferenceEngine) -> str:
 
 
 def preempted_in_flight(
-    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int, after_calls: int = 4
+    engine: InferenceEngine, prompts: Sequence[str], num_tokens: int
 ) -> list[tuple[int, ...]]:
-    """Serve the prompts; the newest request is preempted while a token of it is in flight. Returns each
-    request's tokens."""
+    """Each request's tokens, when the newest one is preempted while a token of it is in flight."""
     params = SamplingParams(num_tokens, stop_on_eos=False)
     ids = [engine.add_request(prompt, params) for prompt in prompts]
     outputs: list[StepOutput] = []
-    for _ in range(after_calls):
+    for _ in range(4):
         outputs += engine.step()
     engine.scheduler.preempt_newest()  # as the engine does when blocks run out
     while engine.has_work:

@@ -1,27 +1,61 @@
 """Lesson 11: weights that are loaded before the wait, and a large batch in two halves beside each other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from labkit.engine import InferenceEngine
-from labkit.engine.step.lanes import NUM_LANES
+from labkit.engine.step.fused import FusedDeviceStep
+from labkit.engine.step.lanes import NUM_LANES, HalfStep, Lane, LanedDeviceStep, Run
+from labkit.engine.step.slots import DeviceSlots
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Report
 from labkit.learn.gates.gate import Build, Gate, proven
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
-from labkit.learn.lesson_11.halves import InHalves, SimulatedProgram
-from labkit.learn.lesson_11.simulated import LEAST_ROWS, SimulatedStep, StreamLaunch, steps_to_play
+from labkit.learn.lesson_11.simulated import LEAST_ROWS, StreamLaunch, play, steps_to_play
 from labkit.learn.steps import noted
+from labkit.model import Network
 from labkit.watch.launches import device_step_of
 from labkit.watch.operators import storage
 from labkit.watch.replaced import replaced
 
 # --- step 1: a program of a product, which loads its weights early ---------------------------------------
+
+
+class SimulatedProgram:
+    """One program of a kernel that was started early: the kernel before it may still write x.
+
+    `wait()` returns when that kernel has ended. `load(tensor, rows)` returns the values of these rows as they
+    are in memory now, and keeps them in registers. rows: a slice; all rows by default.
+    """
+
+    def __init__(self, kernel_before: Callable[[], None]) -> None:
+        self._kernel_before = kernel_before
+        self.has_waited = False
+        self.loaded_early: list[tuple[Tensor, range]] = []  # before the wait: tensor, and its rows
+
+    def wait(self) -> None:
+        """Wait until the kernel before has ended."""
+        self._kernel_before()
+        self.has_waited = True
+
+    def load(self, tensor: Tensor, rows: slice = slice(None)) -> Tensor:
+        """The values of these rows, as they are in memory now."""
+        if not self.has_waited:
+            self.loaded_early.append((tensor, range(len(tensor))[rows]))
+        return tensor[rows].clone()
+
+
+def waits_first(program: SimulatedProgram, weight: Tensor, rows: slice) -> Tensor:
+    """A program's rows of the weight, loaded after the wait: as on the rung below."""
+    program.wait()
+    return program.load(weight, rows)
+
 
 N, K, ROWS = 8, 6, 2  # outputs, inputs, and the outputs of a program
 Product = Callable[[SimulatedProgram, Tensor, Tensor, slice], Tensor]
@@ -37,8 +71,7 @@ def check_held(product: Product) -> Report:
 
 
 def held_proven(product: Product) -> None:
-    """Raise BrokenContract for a program that makes wrong values, or that loads other weights early than its
-    own."""
+    """Raise BrokenContract for a program that makes wrong values, or loads others early than its weights."""
     for number in range(N // ROWS):
         weight = torch.arange(1.0, N * K + 1).view(N, K)
         x, written = torch.zeros(K), torch.linspace(1, 2, K)
@@ -63,21 +96,71 @@ def held_proven(product: Product) -> None:
 
 # --- steps 2 to 4: two halves ----------------------------------------------------------------------------
 
+
+class InHalves(LanedDeviceStep):
+    """A `LanedDeviceStep` in the pieces that the lesson writes: each is the package's until it is written.
+
+    A cut into a single part sends the batch through the layers as a whole, as on the rung below.
+    """
+
+    def __init__(self, slots: DeviceSlots, network: Network, lanes: Sequence[Lane]) -> None:
+        super().__init__(slots, network, lanes)
+        self.halves = self.make_halves(lanes)
+
+    def through_layers(self, slot_mapping: Tensor, max_context_len: int) -> Tensor:
+        parts = self.cut(slot_mapping) if len(slot_mapping) >= self.least_rows else [slot_mapping]
+        if len(parts) == 1:
+            return FusedDeviceStep.through_layers(self, parts[0], max_context_len)
+        pairs = zip(self.halves, parts, strict=True)
+        runs = [partial(half.through_layers, rows, max_context_len) for half, rows in pairs]
+        if self.streams.are_captured:
+            return self.joined(self.beside_each_other(*runs))
+        return self.joined([run() for run in runs])
+
+    def cut(self, slot_mapping: Tensor) -> Sequence[Tensor]:
+        """The slots [B] of a batch in two parts."""
+        return slot_mapping.chunk(2)
+
+    def joined(self, outputs: list[Tensor]) -> Tensor:
+        """The output [B, E] of a batch, from those of its parts, in their order."""
+        return torch.cat(outputs)
+
+    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
+        """A step for each part of a batch, to launch its layers."""
+        return [HalfStep(self, lane) for lane in lanes]
+
+
+class SharesAWorkspace(InHalves):
+    """Both halves launch with the first lane's kernels."""
+
+    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
+        return [HalfStep(self, lanes[0]), HalfStep(self, lanes[0])]
+
+
+class ForgetsTheJoin(InHalves):
+    """The main stream goes on without the side stream's half."""
+
+    def beside_each_other(self, first: Run, second: Run) -> list[Tensor]:
+        self.streams.side.wait_stream(self.streams.main)
+        with self.streams.launching_in(self.streams.side):
+            there = second()
+        return [first(), there]
+
+
 BATCHES = (LEAST_ROWS, LEAST_ROWS + 1, 8)  # even, odd, and one with padding
 LAYERS = ("embed", "norm_linear", "attention", "linear_residual")
 CLOSE = {"rtol": 1e-3, "atol": 1e-2}
 
 
 def simulated_halves(build: Build) -> None:
-    """Raise BrokenContract for a step whose halves race, lose rows or their order, follow each other, or have
-    weights of their own."""
-    with steps_to_play(build) as player:
+    """The halves neither race nor follow each other, keep all rows in order, and share their weights."""
+    with steps_to_play(build) as step:
         for batch_size in BATCHES:
-            if isinstance(player.step, InHalves):
-                cut_fits(player.step, batch_size)
-            simulated = player.play(batch_size)
-            same_rows(simulated)
-            beside_each_other(simulated.launches, batch_size)
+            if isinstance(step, InHalves):
+                cut_fits(step, batch_size)
+            made, expected, launches = play(step, batch_size)
+            same_rows(made, expected)
+            beside_each_other(launches, batch_size)
 
 
 def cut_fits(step: InHalves, batch_size: int) -> None:
@@ -100,23 +183,21 @@ def cut_fits(step: InHalves, batch_size: int) -> None:
         )
 
 
-def same_rows(simulated: SimulatedStep) -> None:
+def same_rows(made: Tensor, expected: Tensor) -> None:
     """Raise BrokenContract unless each row is what a step makes that is not cut."""
-    made, expected = simulated.made, simulated.expected
     if made.shape != expected.shape:
         raise BrokenContract(
             f"the halves are all of the batch: a batch of {len(expected)} comes out of the layers as "
             f"{tuple(made.shape)}, expected {tuple(expected.shape)}. `joined` puts both outputs together."
         )
-    for row, slot in enumerate(simulated.slot_mapping.tolist()):
-        same = torch.isclose(expected, made[row], **CLOSE).all(1)
-        if slot != simulated.padding_slot and not same[row]:
-            others = same.nonzero()[:, 0].tolist()
-            whose = f"row {others[0]}" if others else "no row"
+    for row, its in enumerate(made):
+        alike = torch.isclose(expected, its, **CLOSE).all(1).nonzero()[:, 0].tolist()
+        if row not in alike:
+            whose = f"row {alike[0]}" if alike else "no row"
             raise BrokenContract(
-                f"rows keep their order: row {row} of {len(expected)} (slot {slot}) comes out as {whose} of "
-                "the batch. Join the outputs in the order of `slot_mapping`. `beside_each_other` returns the "
-                "first half's output first."
+                f"rows keep their order: row {row} of {len(expected)} comes out as {whose} of the batch. "
+                "Join the outputs in the order of `slot_mapping`. `beside_each_other` returns the first "
+                "half's output first."
             )
 
 
@@ -160,8 +241,7 @@ def beside_each_other(launches: list[StreamLaunch], num_rows: int) -> None:
 
 @contextmanager
 def small_batches_cut(engine: InferenceEngine) -> Iterator[tuple[()]]:
-    """Inside the block, batches of two are cut, too, and launched kernel by kernel: a graph was captured
-    before."""
+    """Inside the block, batches of two are cut, too, and launched kernel by kernel, by no graph."""
     step = device_step_of(engine)
     step.least_rows = 2
     with replaced(engine.decode_step, "device_step", lambda _: step):

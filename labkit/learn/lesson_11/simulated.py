@@ -1,9 +1,10 @@
 """Lesson 11: simulated streams and a step in them, and a simulated GPU that runs them with recorded times."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import permutations
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import PLAIN, FusedDeviceStep, FusedKernels
 from labkit.engine.step.lanes import NUM_LANES, Lane, LanedDeviceStep
 from labkit.kernels import paged_attention_append_plain
+from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
 from labkit.model import LanguageModel
@@ -31,24 +33,21 @@ from labkit.watch.steady import steady_decode, steady_prompts
 
 # --- streams on any machine, which refuse a kernel that does not wait for what it reads ----------------
 
-Seen = dict[str, int]  # by stream, how many of its launches have ended for sure
-
 
 class SimulatedStream:
-    """A queue of launches, and what each of them waits for."""
+    """A queue of launches. seen: the numbers of all that the next one waits for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.seen: Seen = defaultdict(int)
+        self.seen: set[int] = set()
 
     def wait_stream(self, other: "SimulatedStream") -> None:
         """What is launched here from now on waits for all that was launched there until now."""
-        for stream, number in other.seen.items():
-            self.seen[stream] = max(self.seen[stream], number)
+        self.seen |= other.seen
 
 
 class StreamLaunch(NamedTuple):
-    """A launch: its kernel and stream, its number there, and of each stream the launches that it waits for.
+    """A launch: its kernel and stream, its number, and the numbers of those that it waits for.
 
     inputs, rows: its tensors, and the rows of what it makes.
     """
@@ -56,13 +55,13 @@ class StreamLaunch(NamedTuple):
     kernel: str
     stream: str
     number: int
-    waits_for: Seen
+    waits_for: frozenset[int]
     inputs: tuple[Tensor, ...]
     rows: int
 
     def is_behind(self, other: "StreamLaunch") -> bool:
         """Whether it begins for sure after the other has ended."""
-        return self.waits_for.get(other.stream, 0) >= other.number
+        return other.number in self.waits_for
 
     def __str__(self) -> str:
         return f"{self.kernel} in the {self.stream} stream"
@@ -113,11 +112,10 @@ class SimulatedStreams(OperatorMode):
 
     def launch(self, kernel: str, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
         """Note a launch of the current stream, and refuse a race."""
-        stream = self.main
-        waits_for = dict(stream.seen)
-        stream.seen[stream.name] += 1
+        stream, number = self.main, len(self.launches)
         rows = len(writes[0]) if writes and writes[0].dim() else 0
-        this = StreamLaunch(kernel, stream.name, stream.seen[stream.name], waits_for, tuple(reads), rows)
+        this = StreamLaunch(kernel, stream.name, number, frozenset(stream.seen), tuple(reads), rows)
+        stream.seen.add(number)
         for tensor in (*reads, *writes):
             self._check(this, tensor)
         self._written |= {storage(tensor): this for tensor in writes}
@@ -147,22 +145,9 @@ NUM_REQUESTS, NUM_SLOTS = 6, 8
 LENGTHS = (3, 9, 20, 13)  # tokens of the prompts: the next token of each has room in its last block
 
 
-class SimulatedStep(NamedTuple):
-    """What a step's layers made, what a step that is not cut makes, and the launches, in order."""
-
-    made: Tensor  # [B, E]
-    expected: Tensor  # [B, E]
-    slot_mapping: Tensor  # [B]
-    padding_slot: int
-    launches: list[StreamLaunch]
-
-
 @contextmanager
-def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator["StepPlayer"]:
-    """Inside the block, an engine with the reader's part serves a batch, whose next step can be simulated.
-
-    model: the gates' small one by default.
-    """
+def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[LanedDeviceStep]:
+    """Inside the block, an engine with the reader's part serves a batch; its step, for `play`."""
     engine: InferenceEngine = build(
         model or small_model(),
         dtype=torch.float32,
@@ -171,58 +156,43 @@ def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[
     )
     prompts = steady_prompts(NUM_REQUESTS, LENGTHS)
     with steady_decode(engine, prompts, warmup_steps=1), torch.inference_mode():
-        yield StepPlayer(device_step_of(engine))
+        yield device_step_of(engine)
 
 
-class StepPlayer:
-    """Plays the next step of an engine, again and again: no slot advances."""
+def play(device_step: LanedDeviceStep, batch_size: int) -> tuple[Tensor, Tensor, list[StreamLaunch]]:
+    """What the layers of an engine's next step make in simulated streams, [B, E], what those of a step make
+    that is not cut, and the launches, in order. Raises BrokenContract for a race."""
+    slots, longest = device_step.slots, longest_possible(device_step)
+    network, manager = device_step.network, device_step.attention.kv_manager
+    slot_mapping = slots.slot_mapping[:batch_size]
+    whole = FusedDeviceStep(slots, network, AttendAndWrite(manager, paged_attention_append_plain), PLAIN)
+    expected = whole.through_layers(slot_mapping, longest)
+    streams = SimulatedStreams()
+    step = type(device_step)(slots, network, [_lane(streams, manager, i) for i in range(NUM_LANES)])
+    step.least_rows = LEAST_ROWS
+    with replaced(step, "streams", lambda _: streams), streams:
+        streams.launch("the step before", (), (slots.context_lens, slots.last_token_ids))
+        made = step.through_layers(slot_mapping, longest)
+        F.layer_norm(made, made.shape[-1:])  # the step's next kernel
+    return made, expected, streams.launches[1:]
 
-    def __init__(self, step: LanedDeviceStep) -> None:
-        self.step = step
-        self.kv_manager = step.attention.kv_manager
-        plain = AttendAndWrite(self.kv_manager, paged_attention_append_plain)
-        self.whole = FusedDeviceStep(step.slots, step.network, plain, PLAIN)
 
-    def play(self, batch_size: int) -> SimulatedStep:
-        """The layers of a batch, in simulated streams. Raises BrokenContract for a race, and whatever
-        the part raises."""
-        slots, longest = self.step.slots, longest_possible(self.step)
-        slot_mapping = slots.slot_mapping[:batch_size]
-        expected = self.whole.through_layers(slot_mapping, longest)
-        streams = SimulatedStreams()
-        lanes = [self._lane(streams, i) for i in range(NUM_LANES)]
-        step = type(self.step)(slots, self.step.network, lanes)
-        step.least_rows = LEAST_ROWS
-        with replaced(step, "streams", lambda _: streams), streams:
-            streams.launch("the step before", (), (slots.context_lens, slots.last_token_ids))
-            made = step.through_layers(slot_mapping, longest)
-            F.layer_norm(made, made.shape[-1:])  # the step's next kernel
-        return SimulatedStep(made, expected, slot_mapping, slots.padding_slot, streams.launches[1:])
-
-    def _lane(self, streams: SimulatedStreams, number: int) -> Lane:
-        """A lane of plain twins, as launches, with a workspace that is only noted."""
-        attention = partial(paged_attention_append_plain)
-        attention.workspace = torch.zeros(1)  # which the kernel would write
-        streams.workspaces[storage(attention.workspace)] = f"attention's workspace of lane {number}"
-        kernels = PLAIN._asdict()
-        return Lane(
-            AttendAndWrite(self.kv_manager, streams.as_kernel("attention", attention)),
-            FusedKernels(**{name: streams.as_kernel(name, kernel) for name, kernel in kernels.items()}),
-        )
+def _lane(streams: SimulatedStreams, manager: KVBlockManager, number: int) -> Lane:
+    """A lane of plain twins, as launches, with a workspace that is only noted."""
+    attention = partial(paged_attention_append_plain)
+    attention.workspace = torch.zeros(1)  # which the kernel would write
+    streams.workspaces[storage(attention.workspace)] = f"attention's workspace of lane {number}"
+    return Lane(
+        AttendAndWrite(manager, streams.as_kernel("attention", attention)),
+        FusedKernels(*map(streams.as_kernel, PLAIN._fields, PLAIN)),
+    )
 
 
 # --- a layer's kernels as recorded: how long each one's bytes take, and how long it waits --------------
 
-KERNELS = {  # by a part of the name that a GPU reports
-    "norm_linear": "norm_linear",
-    "linear_residual": "linear_residual",
-    "attn_append": "attention",
-}
-
 
 class KernelTimes(NamedTuple):
-    """Microseconds of a kernel: how long its weights take at the memory's rate, its keys and values, and how
-    long it does neither."""
+    """Microseconds that a kernel's weights take at the memory's rate, its keys and values, and its waits."""
 
     name: str
     weights_us: float
@@ -244,31 +214,25 @@ def layer_times(step: TracedStep, bandwidth: float) -> list[KernelTimes]:
     A trace has the mean of kernels of one name, so both `norm_linear` take the same time, and both
     `linear_residual`; what their bytes take, at `bandwidth` bytes per second, is each one's own.
     """
-    us = {
-        name: kernel.us / kernel.count
-        for kernel in step.kernels
-        for part, name in KERNELS.items()
-        if part in kernel.name
-    }
     network = on_paper()
     layer = network.decoder_weights().layers[0]
     values = network.config.kv_values_per_token // len(network.decoder_weights().layers)
-    cache_us = step.batch_size * (step.context_len + 1) * values * network.dtype.itemsize / bandwidth * 1e6
-
-    def times(name: str, weight_bytes: int, cache_us: float = 0.0) -> KernelTimes:
-        weights_us = 1e6 * weight_bytes / bandwidth
-        return KernelTimes(name, weights_us, cache_us, max(0.0, us[name] - weights_us - cache_us))
-
-    def product(name: str, linear: Sequence) -> KernelTimes:
-        return times(name, sum(t.numel() * t.element_size() for t in linear if t is not None))
-
-    return [
-        product("norm_linear", layer.qkv),
-        times("attention", 0, cache_us),
-        product("linear_residual", layer.attention_out),
-        product("norm_linear", layer.mlp_in),
-        product("linear_residual", layer.mlp_out),
-    ]
+    cache_bytes = step.batch_size * (step.context_len + 1) * values * network.dtype.itemsize
+    kernels = (
+        ("norm_linear", layer.qkv),
+        ("attn_append", ()),
+        ("linear_residual", layer.attention_out),
+        ("norm_linear", layer.mlp_in),
+        ("linear_residual", layer.mlp_out),
+    )
+    times = []
+    for name, linear in kernels:  # by a part of the name that a GPU reports
+        us = next(kernel.us / kernel.count for kernel in step.kernels if name in kernel.name)
+        weights_us = 1e6 * sum(t.nbytes for t in linear if t is not None) / bandwidth
+        cache_us = 0.0 if linear else 1e6 * cache_bytes / bandwidth
+        waits_us = max(0.0, us - weights_us - cache_us)
+        times.append(KernelTimes(name if linear else "attention", weights_us, cache_us, waits_us))
+    return times
 
 
 # --- a simulated GPU with two resources, which runs the streams of a step ------------------------------
@@ -321,9 +285,8 @@ def layers_of(
     """
     with steps_to_play(
         lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
-    ) as player:
-        launches = player.play(NUM_ROWS).launches
-    places = {(launch.stream, launch.number): i for i, launch in enumerate(launches)}
+    ) as step:
+        *_, launches = play(step, NUM_ROWS)
     seen: Counter[tuple[str, str]] = Counter()
     tasks = []
     for launch in launches:
@@ -332,7 +295,7 @@ def layers_of(
         times = same[seen[launch.stream, launch.kernel] % len(same)]  # two products of a layer have one name
         seen[launch.stream, launch.kernel] += 1
         bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
-        after = tuple(places[other] for other in launch.waits_for.items() if other in places)
+        after = tuple(number - 1 for number in launch.waits_for if number > 0)  # the step before was 0
         tasks.append(Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after))
     return tasks
 
@@ -354,3 +317,46 @@ def total_us(tasks: Sequence[Task]) -> float:
 def num_kernels(tasks: Sequence[Task]) -> int:
     """How many of the tasks are kernels of the layers."""
     return sum(task.waits_us > 0 for task in tasks)
+
+
+# --- two launches of a split-K product at once, in one workspace or two --------------------------------
+
+PARTS = ((1, 2), (10, 20))  # what the two programs of each launch add up
+RIGHT = tuple(map(sum, PARTS))
+
+
+def told(num_workspaces: int) -> str:
+    """In how many of the orders in which a GPU may run their programs both launches make the right sum, and
+    the wrong outcome that most of the others have.
+
+    num_workspaces: 1, which both share, or 2.
+    """
+    orders = sorted(set(permutations((0, 1, 2, 3) * 2)))
+    found = Counter(outcome(order, num_workspaces) for order in orders)
+    total = sum(found.values())
+    text = f"{found.pop(RIGHT, 0):,} of {total:,} orders right"
+    if not found:
+        return text
+    ((wrong, times),) = found.most_common(1)
+    return f"{text}; {times:,} make {wrong[0]} and {wrong[1]}, not {RIGHT[0]} and {RIGHT[1]}"
+
+
+def outcome(order: Sequence[int], num_workspaces: int) -> tuple[int | None, ...]:
+    """What both launches make if their four programs act in this order; None for a launch in which no program
+    took itself for the last one. A program first leaves its part. Then it counts itself, and if it is the
+    last to arrive, it adds up all parts and sets the counter back."""
+    workspaces = [[0, 0] for _ in range(num_workspaces)]
+    arrived = [0] * num_workspaces
+    made: list[int | None] = [None, None]
+    have_left: set[int] = set()
+    for program in order:
+        launch, number = divmod(program, 2)
+        its = launch % num_workspaces
+        if program not in have_left:
+            have_left.add(program)
+            workspaces[its][number] = PARTS[launch][number]
+            continue
+        arrived[its] += 1
+        if arrived[its] == len(PARTS[launch]):
+            made[launch], arrived[its] = sum(workspaces[its]), 0
+    return tuple(made)

@@ -40,23 +40,15 @@ def times_as_fast(products: Sequence[SimpleNamespace]) -> float:
     return sum(s.before_us for s in products) / sum(s.us for s in products)
 
 
-def products_table(models: Sequence[str], sizes: Sequence[int] = (1, 16, 64)) -> pd.DataFrame:
-    """A row per model and batch: microseconds of a layer's four products, and how many of them hold."""
-    return _products_table(HELD, models, sizes, "products that hold", "is_held")
-
-
-def rings_table(models: Sequence[str], bandwidth: float) -> pd.DataFrame:
-    """The same for products with rings, with what the layer's weights take at `bandwidth` bytes per second,
-    and without batches that were not measured."""
-    table = _products_table(RINGS, models, (16, 64, 128, 256), "products with a ring", "has_ring")
-    weights = [sum(2 * s.N * s.K for s in products_of(model, rows, RINGS)) for model, rows in table.index]
-    table.insert(0, "their bytes (µs)", [f"{1e6 * num_bytes / bandwidth:.1f}" for num_bytes in weights])
-    return table
-
-
-def _products_table(
-    variants: Variants, models: Sequence[str], sizes: Sequence[int], column: str, counted: str
+def products_table(
+    models: Sequence[str],
+    sizes: Sequence[int] = (1, 16, 64),
+    variants: Variants = HELD,
+    column: str = "products that hold",
+    counted: str = "is_held",
 ) -> pd.DataFrame:
+    """A row per model and batch: microseconds of a layer's four products, and how many of them are `counted`.
+    Batches that were not measured are left out."""
     rows = {
         (model, num_rows): {
             "before (µs)": f"{sum(s.before_us for s in products):.1f}",
@@ -72,8 +64,7 @@ def _products_table(
 
 
 def whole_table() -> pd.DataFrame:
-    """A row per load of rung 11: tokens per second in two halves and whole, the median of the runs and the
-    fewest and most."""
+    """Tokens per second in two halves and whole, by load: the median of the runs, the fewest and most."""
 
     def spread(rates: Sequence[int]) -> str:
         return f"{median(rates):,.0f} ({min(rates):,} to {max(rates):,})"

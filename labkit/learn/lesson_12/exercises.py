@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from labkit.learn.exercise import Exercise
 
-# --- numbers of 16 bits, in order --------------------------------------------------------------------------
-
 
 def in_order(bits: int) -> int:
     """A whole number for a float16 of these bits, in the order of the numbers: 0 for both zeros, 1 for the
@@ -20,8 +18,6 @@ IN_ORDER = Exercise(
     contract="The lowest 15 bits count a value's distance from 0 in steps of one float; the highest bit is"
     " its sign.",
 )
-
-# --- which tokens are left ---------------------------------------------------------------------------------
 
 
 def kept_ids(weights: Sequence[int], top_k: int, dropped: int) -> list[int]:

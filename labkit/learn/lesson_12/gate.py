@@ -4,15 +4,15 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
 from labkit.engine.step.samplers import DrawFunction
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
 from labkit.learn.gates.resident import MIXED
+from labkit.learn.lesson_08.graphs import is_host_read
 from labkit.learn.lesson_12.samplers import Batch, Row
-from labkit.watch.operators import OperatorMode
+from labkit.watch import LaunchRecorder, device_step_of
 
 # --- rows of logits on which a wrong sampler shows -------------------------------------------------------
 
@@ -20,17 +20,11 @@ NUMBERS_EACH = 12  # random numbers that each kind of row is drawn with
 
 
 class Case(NamedTuple):
-    """Rows of one batch, all of one vocabulary, each drawn with several random numbers; the contract that
-    they are about, and a hint."""
+    """Rows of one vocabulary, each drawn with several random numbers, their contract, and a hint."""
 
     contract: str
     rows: tuple[Row, ...]
     hint: str
-
-
-def logs(*shares: float) -> tuple[float, ...]:
-    """Logits of these probabilities at temperature 1."""
-    return tuple(math.log(share) for share in shares)
 
 
 def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
@@ -56,7 +50,7 @@ ROUNDED_ONCE = (
     "The limit is `(1 - top_ps).float()`. Add the weights in float64, and round the sum once, by `.float()`, "
     "before it is compared."
 )
-UNEQUAL = logs(0.3, 0.15, 0.5, 0.05)
+UNEQUAL = tuple(math.log(share) for share in (0.3, 0.15, 0.5, 0.05))
 CASES = (
     Case(
         "a row draws with its own random number",
@@ -128,32 +122,12 @@ MANY_TIES = Case(  # a sort need not keep their order
 # --- what is asked of a sampler --------------------------------------------------------------------------
 
 SORTS = ("sort", "argsort", "msort", "topk", "kthvalue", "unique", "_unique", "unique_dim", "median", "mode")
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero")
-
-
-class Operators(OperatorMode):
-    """The operators that a sampler asks for and must not, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sorting: list[str] = []
-        self.reading: list[str] = []
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        name = func.overloadpacket.__name__
-        if name.removesuffix("_") in SORTS or name.removesuffix("2") in SORTS:
-            self.sorting.append(name)
-        is_by_mask = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
-        if name in READS or is_by_mask:  # by a mask, the host waits to know how many there are
-            self.reading.append(name)
 
 
 def sampler_of(build: Build) -> tuple[DrawFunction, torch.device]:
     """The sampler of an engine, and the device that it draws on."""
     engine = build(small_model(), dtype=torch.float32)
-    step = engine.decode_step.device_step
-    step = getattr(step, "device_step", step)  # of a captured one, what was captured
-    return step.sampler.draw, engine.kv_manager.k_cache.device
+    return device_step_of(engine).sampler.draw, engine.device
 
 
 def rows_are_drawn(build: Build) -> None:
@@ -183,25 +157,27 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
 def nothing_is_sorted(build: Build) -> None:
     """Raise BrokenContract for an operator that sorts, or that the host must wait for."""
     draw, device = sampler_of(build)
-    with Operators() as seen:
-        Batch.of(CASES[-1].rows, device).give(draw)
-    if seen.sorting:
+    batch = Batch.of(CASES[-1].rows, device)
+    with LaunchRecorder() as seen:
+        batch.give(draw)
+    names = [launch.name.removeprefix("aten.") for launch in seen.launches]
+    if sorting := [each for each in names if {each.removesuffix("_"), each.removesuffix("2")} & {*SORTS}]:
         raise BrokenContract(
-            f"nothing is sorted: the sampler asked for `{seen.sorting[0]}` ({len(seen.sorting)} times in a "
+            f"nothing is sorted: the sampler asked for `{sorting[0]}` ({len(sorting)} times in a "
             "filtered batch), expected no sort and no top-k operator. The tokens are right; now find them "
             "without a sort."
         )
-    if seen.reading:
-        raise BrokenContract(
-            f"the host reads nothing: the sampler asked for `{seen.reading[0]}`, for which the host waits "
-            "for the GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, no "
-            "`.tolist()`, no `x[mask]`: compute for all rows, and choose by `torch.where`."
-        )
+    for name, launch in zip(names, seen.launches, strict=True):
+        if is_host_read(launch):
+            raise BrokenContract(
+                f"the host reads nothing: the sampler asked for `{name}`, for which the host waits for the "
+                "GPU, and a CUDA graph cannot hold it. No `.item()`, no `if` about a tensor, no `.tolist()`, "
+                "no `x[mask]`: compute for all rows, and choose by `torch.where`."
+            )
 
 
 def many_ties_are_cut(build: Build) -> None:
-    """Raise BrokenContract if rows of many equal scores are not drawn as they should be: after a sort, which
-    need not keep their order, is refused."""
+    """Rows of many equal scores, whose order a sort need not keep, are cut where they should be."""
     draw, device = sampler_of(build)
     if device.type == "cpu":  # elsewhere a probability's last bit may be another
         check_case(MANY_TIES, draw, device)

@@ -3,7 +3,7 @@
 B rows, V vocabulary. A score is a logit less the row's largest, divided by the row's temperature.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.sampling import sample_any, sample_greedy
 from labkit.engine.step.samplers import DrawFunction
 from labkit.kernels import SamplingState, draw_plain
@@ -141,14 +140,3 @@ def draws_by_row(*arguments: Any) -> None:
     rows = torch.arange(len(slot_mapping), device=logits.device)
     draw_plain(logits, token_ids, rows, last_token_ids, *others)
     last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
-def last_of(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
-    """The tokens of the last of several requests, by prompt, that begin together."""
-    return engine.generate(list(asked), list(asked.values()))[-1].token_ids
-
-
-def last_alone(engine: InferenceEngine, asked: Mapping[str, SamplingParams]) -> tuple[int, ...]:
-    """The tokens of the last of them when it has the engine to itself."""
-    *_, last = asked.items()
-    return last_of(engine, dict([last]))

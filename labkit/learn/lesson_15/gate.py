@@ -25,7 +25,7 @@ from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
-from labkit.learn.lesson_09.proofs import check_precision, device, drawn
+from labkit.learn.lesson_09.gate import check_precision, device, drawn
 from labkit.learn.lesson_15.steps import MyAttention, launch_linear, with_mine
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel

@@ -66,7 +66,6 @@ MISTAKES = [
     (KERNEL, "v_cache_ptr + place, value", "v_cache_ptr + place, key", "number 0 of the value in place"),
     (KERNEL, "if length >= 0:", "if length >= -1:", "in place 3 of block 0, head 0"),
     (KERNEL, "key, value, length,", "key, value, length - 1,", "attention is that of the rung below found"),
-    (KERNEL, CALL, f"{CALL}[:, :1]", "attention returns [B, H, D], (1, 2, 16), and not (1, 1, 16)."),
     (KERNEL, CALL, UNPADDED, "A row of length -1 attends to itself."),
 ]  # fmt: skip
 

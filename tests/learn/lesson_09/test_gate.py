@@ -3,8 +3,6 @@
 import pytest
 from gate_tests import mistake_tests
 
-from labkit import lab
-from labkit.learn.lesson_09.steps import SplitThenMerge, TenKernelStep
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -30,14 +28,3 @@ MISTAKES = [
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
     ROOT / "notebooks" / "09_fused_and_split.ipynb", MISTAKES
 )
-
-
-class AddsPartsUnweighed(TenKernelStep):
-    def __init__(self, slots, network, attention, kernels):
-        merge = SplitThenMerge(lambda largest, totals, accs: accs.sum(1) / totals.sum(1, keepdim=True))
-        super().__init__(slots, network, type(attention)(attention.kv_manager, merge), kernels)
-
-
-def test_parts_that_are_added_unweighed_are_refused():
-    report = lab.start("09").check(layer_kernels=AddsPartsUnweighed)
-    assert "attention is one softmax over all of a request's tokens: in a step" in report.text

@@ -6,13 +6,12 @@ import pytest
 from gate_tests import mistake_tests
 
 from labkit.kernels import triton_runtime, triton_status
-from labkit.learn.lesson_09.proofs import check_merge, check_norm_linear, check_product
+from labkit.learn.lesson_09.gate import check_merge, check_norm_linear, check_product
 from labkit.paths import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 PRODUCT, NORM, MERGE, _ = range(4)
-DOT = 'tl.dot(x, tl.trans(w), acc, input_precision="ieee")'
 OUT = "rstd[:, None] * (acc - mean[:, None] * column_sums[None, :])"
 VARIANCE = "tl.sum(squares + counts * apart * apart, axis=1) / K"
 FORMULA = "tl.sum(squares + counts * means * means, axis=1) / K - mean * mean"
@@ -26,7 +25,6 @@ MISTAKES = [
     (PRODUCT, "range(0, K, BLOCK_K)", "range(0, K, K)", "Add the product of each round to `acc`"),
     (PRODUCT, "tl.program_id(1) * BLOCK_N + ", "", "row 0 of 20, value 128 of 200 is "),
     (PRODUCT, ', input_precision="ieee"', "", "has no input_precision='ieee'"),
-    (PRODUCT, f"acc = {DOT}", "acc += tl.sum(x[:, None, :] * w[None, :, :], axis=2)", "in the source 0"),
     (NORM, f"{VARIANCE}\n", f"{VARIANCE.replace('K', '(K - 1)')}\n", "The variance is squares / K."),
     (NORM, f"{OUT} + bias[None, :]", f"{OUT[:-1]} + bias[None, :])", "and the bias is not"),
     (NORM, OUT, OUT.replace("(", "").replace(")", ""), "multiply the difference by 1 / sqrt"),

@@ -31,7 +31,7 @@ def test_the_kernel_makes_the_parts_of_its_plain_twin():
     mine, plain = ({name: t.clone() for name, t in case.items()} for _ in range(2))
     workspace = SplitWorkspace(len(LENGTHS), 2, 16, torch.device("cpu"))
     parts = steps.partial_softmaxes_triton(*mine.values(), workspace=workspace)
-    expected = steps.partial_softmaxes_plain(**plain, max_context_len=100)
+    expected = steps.partial_softmaxes_plain(*plain.values(), 100)
     torch.testing.assert_close(steps.merge_plain(*parts), steps.merge_plain(*expected), atol=1e-5, rtol=1e-5)
     for _, totals, _ in (parts, expected):
         assert [int((row > 0).sum()) for row in totals.view(5, 2, 4)[:, 0]] == [1, 1, 1, 4, 4]

@@ -28,7 +28,7 @@ MISTAKES = [
     (ROWS, CUT, "slot_mapping.split(len(slot_mapping) // 2)[:2]", "`cut` makes [0, 1] and [2, 3]."),
     (ROWS, CUT, "[slot_mapping[:1], slot_mapping[1:]]", "`cut` makes [0] and [1, 2, 3]."),
     (ROWS, CUT, BY_INDEX, ""),
-    (ROWS, "cat(outputs)", "cat(outputs[::-1])", "row 0 of 4 (slot 0) comes out as row 2 of the batch."),
+    (ROWS, "cat(outputs)", "cat(outputs[::-1])", "row 0 of 4 comes out as row 2 of the batch."),
     (WORKSPACES, HALVES, OWN_WEIGHTS, "weights are in memory once"),
     (WORKSPACES, "in lanes]", "in reversed(lanes)]", ""),
     (LANES, JOIN, "pass", "made by linear_residual"),
