@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.lanes import Box, Rows, draw_boxes
-from labkit.show.marks import bare, box, key_below, name_rows, write
-from labkit.show.style import figure, panels, styled
+from labkit.show.marks import bare, box, key_below, write
+from labkit.show.style import figure, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.blocks import LayerTables
@@ -74,6 +74,7 @@ def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None
 INDICES = ("batch_idx", "block_idx", "pos")
 MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
 Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
+TENSOR, NUMBER = {"facecolor": (BLUE, 0.3), "edgecolor": INK}, {"facecolor": PALE, "edgecolor": INK}
 
 
 @styled
@@ -89,27 +90,21 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     batch_size = max(len(each) for values in tensors.values() for each in values)
     if batch_size > MOST_REQUESTS:
         raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
-    fig, all_axes = panels(0.2 + 1.2 * len(ways), len(ways))
-    for axes, (way, told) in zip(all_axes, ways.items(), strict=True):
+    shown: dict[str, Rows] = {}
+    for way, told in ways.items():
+        boxes = []
         for row, name in enumerate(INDICES):
             value = told.get(name)
-            face, said = (BLUE, 0.3), "a tensor: made, copied, waited for"
             if value is None:
-                write(axes, 0.5, row, "–", fontsize=9)
-                value, said = (), "nothing: row b is request b"
+                boxes.append(Box(row, 0, batch_size, "none", "nothing: row b is request b"))
             elif isinstance(value, int):
-                value, face, said = (value,), PALE, "a number: an argument of the kernel"
-            for i, number in enumerate(value):
-                box(axes, (i, row - 0.42), 1, 0.84, fc=face, ec=INK, lw=0.6)
-                write(axes, i + 0.5, row, str(number), fontsize=8.5)
-            axes.text(batch_size + 0.3, row, said, va="center", fontsize=9)
-        name_rows(axes, INDICES)
-        bare(axes)
-        axes.set(xlim=(-0.1, batch_size + 5.6), xticks=[])
-        axes.spines["bottom"].set_visible(False)
+                boxes.append(Box(row, 0, 1, NUMBER, str(value)))
+            else:
+                boxes += [Box(row, i, i + 1, TENSOR, str(number)) for i, number in enumerate(value)]
         number = len(tensors[way])
-        axes.set_title(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
-    return fig
+        shown[f"{way}: {number} index tensor{'' if number == 1 else 's'}"] = INDICES, boxes
+    looks = {"a tensor: made, copied, waited for": TENSOR, "a number: an argument of the kernel": NUMBER}
+    return draw_boxes(shown, "", looks, 2)
 
 
 @styled
@@ -134,10 +129,7 @@ def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
         num = of_engine.num_tables
         labels = [f"layer {i}" for i in range(num)] if num > 1 else [f"all {of_engine.num_layers} layers"]
         shown[f"{name}: {num} {'list' if num == 1 else 'lists'} of blocks per request"] = labels, boxes
-    fig = draw_boxes(shown, "", looks, len(looks))
-    for axes in fig.axes:
-        axes.set_xticks([])
-    return fig
+    return draw_boxes(shown, "", looks, len(looks))
 
 
 @styled

@@ -42,7 +42,8 @@ def draw_boxes(
     """Draw a panel for each title, with rows of boxes, and below all of them what the looks mean. Boxes of a
     row that overlap stand one below the other; where a look is PALE, it is that of a row without a box.
 
-    across: what is on the axis. end: where it ends, and so do all boxes.
+    across: what is on the axis; it has no ticks where that is nothing. end: where it ends, and so do all
+    boxes.
     """
     heights = [max(1, len(names)) for names, _ in shown.values()]
     size = 0.9 + 0.45 * len(shown) + (0.42 if sum(heights) <= 6 else 0.3) * sum(heights)
@@ -67,6 +68,8 @@ def draw_boxes(
         bare(axes)
         axes.set_title(title)
     all_axes[-1].set_xlabel(across)
+    if not across:
+        all_axes[-1].set_xticks([])
     key_below(fig, looks, ncols)
     return fig
 
@@ -78,11 +81,6 @@ def levels_of(boxes: Sequence[Box]) -> Iterator[int]:
         level = next((i for i, last in enumerate(ends) if last <= each.start + ROUNDING), len(ends))
         ends[level : level + 1] = [each.end]
         yield level
-
-
-def with_notes(names: Mapping[str, object], notes: Mapping[str, str] | None) -> dict[str, str]:
-    """By name the title of its panel: the name, and the note about it if there is one."""
-    return {name: f"{name}: {notes[name]}" if (notes or {}).get(name) else name for name in names}
 
 
 class Span(NamedTuple):
@@ -161,28 +159,21 @@ HOST_AND_GPU = ("host", "GPU")
 
 @styled
 def draw_schedules(
-    schedules: Mapping[str, Sequence[Busy]],
-    notes: Mapping[str, str] | None = None,
-    end: float | None = None,
-    words: Mapping[str, str] = WORDS,
+    schedules: Mapping[str, Sequence[Busy]], end: float | None = None, words: Mapping[str, str] = WORDS
 ) -> Figure:
-    """Draw when the host and the GPU work, two lanes per schedule, by name, all on one clock; each box has
+    """Draw when the host and the GPU work, two lanes per schedule, by title, all on one clock; each box has
     its step's number.
 
-    notes: text behind a schedule's name. end: where the clock ends, in microseconds. words: the legend's, by
-    the kind of work; a decode step's by default.
+    end: where the clock ends, in microseconds. words: the legend's, by the kind of work; a decode step's by
+    default.
     """
-    titles = with_notes(schedules, notes)
-    shown = {
-        titles[name]: (
-            HOST_AND_GPU,
-            [
-                Box(HOST_AND_GPU.index(lane), start, stop, WORK[work][step % 2], str(step))
-                for lane, work, step, start, stop in schedule
-            ],
-        )
-        for name, schedule in schedules.items()
-    }
+    shown: dict[str, Rows] = {}
+    for title, schedule in schedules.items():
+        boxes = [
+            Box(HOST_AND_GPU.index(lane), start, stop, WORK[work][step % 2], str(step))
+            for lane, work, step, start, stop in schedule
+        ]
+        shown[title] = HOST_AND_GPU, boxes
     looks = {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}
     return draw_boxes(shown, "microseconds", looks, 4, end)
 
@@ -257,20 +248,17 @@ REQUEST_STATES = {  # by the state: the words of the legend, and the look
 
 
 @styled
-def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] | None = None) -> Figure:
-    """Draw each run's steps as columns, one behind the other, each as wide as the rows that it sends through
-    the layers; a line per request.
-
-    notes: text behind a run's name. Raises ValueError if there is no run.
-    """
-    titles, shown = with_notes(runs, notes), {}
-    for name, steps in runs.items():
+def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
+    """Draw each run's steps, by its title, as columns, one behind the other, each as wide as the rows that it
+    sends through the layers; a line per request. Raises ValueError if there is no run."""
+    shown = {}
+    for title, steps in runs.items():
         requests, boxes, start = sorted({r for step in steps for r in step.states}), [], 0
         for step in steps:
             looks = ((requests.index(r), REQUEST_STATES[state][1]) for r, state in step.states.items())
             boxes += [Box(row, start, start + step.rows, look) for row, look in looks]
             start += step.rows
-        shown[titles[name]] = [f"request {request}" for request in requests], boxes
+        shown[title] = [f"request {request}" for request in requests], boxes
     across = "rows through the layers, step by step (a box is as long as its step)"
     return draw_boxes(shown, across, dict(REQUEST_STATES.values()), 3)
 
