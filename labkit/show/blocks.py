@@ -44,7 +44,7 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     for index in range(snap.num_blocks):
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
         holders = [s for s in snap.sequences if index in s.block_indices]
-        length, edge = (snap.blocks[index].length, INK) if holders else (0, GREY)
+        length, edge = (snap.lengths[index], INK) if holders else (0, GREY)
         box(bottom, (x, y), snap.block_size, 1, fc=PALE if holders else "white", lw=0)
         for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
             height = 1 / len(holders)

@@ -12,7 +12,6 @@ from labkit.watch.replaced import noting, replaced
 from labkit.watch.rows import record_rows
 from labkit.watch.sends import Sends, record_sends
 from labkit.watch.steady import steady_decode, steady_prompts
-from labkit.watch.work import count_work
 from labkit.watch.writes import record_inputs, record_writes, steady_write
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -44,7 +44,6 @@ class LaunchLog(OperatorMode):
         super().__init__()
         self.weights = {storage(weight) for weight in weights}
         self.launches: list[Launch] = []
-        self.products: list[Tensor] = []  # what linear layers made
 
     def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
         """Remember an operator of PyTorch's own unless it only makes a view or reserves memory."""
@@ -69,8 +68,6 @@ class LaunchLog(OperatorMode):
         weights = [tensor for tensor in tensors if storage(tensor) in self.weights]
         numbers = sum(tensor.numel() for tensor in tensors) - (known := sum(w.numel() for w in weights))
         self.launches.append(Launch(name, known, numbers, sum(tensor.numel() for tensor in made), kernels))
-        if name == "linear":
-            self.products += made
 
 
 def device_step_of(engine: InferenceEngine) -> DeviceStep:

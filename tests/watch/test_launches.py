@@ -40,5 +40,3 @@ def test_an_engine_without_a_step_on_the_device_is_refused():
     engine = make_engine(options=LADDER["05"].options)
     with pytest.raises(ValueError, match="no step on the device; take rung 06"):
         watch.device_step_of(engine)
-    with pytest.raises(ValueError, match="no step on the device"), watch.count_work(engine):
-        pass
