@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import INK, RED, SERIES
-from labkit.show.marks import box, key_below, write
-from labkit.show.style import figure, styled
+from labkit.show.style import box, figure, key_below, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
     from labkit.learn.before_03.graders import Access

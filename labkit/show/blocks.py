@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import GREY, INK, PALE, colour
-from labkit.show.marks import box, write
 from labkit.show.sliders import sliders
-from labkit.show.style import figure, styled
+from labkit.show.style import box, figure, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.blocks import BlocksSnapshot, SequenceView

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.lanes import Box, Rows, draw_boxes
-from labkit.show.marks import bare, box, key_below, write
-from labkit.show.style import figure, styled
+from labkit.show.style import bare, box, figure, key_below, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.blocks import LayerTables
@@ -77,7 +76,6 @@ Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numb
 TENSOR, NUMBER = {"facecolor": (BLUE, 0.3), "edgecolor": INK}, {"facecolor": PALE, "edgecolor": INK}
 
 
-@styled
 def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     """Draw what the host tells the GPU about one layer's write, a panel per way of writing, by its title:
     each index is a strip with a cell per request.
@@ -107,7 +105,6 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     return draw_boxes(shown, "", looks, 2)
 
 
-@styled
 def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
     """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
     box with its place in the pool, in the colour of its request. A border marks what several requests share.

@@ -12,8 +12,7 @@ from matplotlib.ticker import LogLocator
 from labkit.ladder import LADDER
 from labkit.results.comparison import CONFIDENCE, Comparison
 from labkit.show.colours import BLUE, GREY, GREY_INK, INK, PALE, RED, colour
-from labkit.show.marks import key_below, name_rows
-from labkit.show.style import figure, is_wide, styled
+from labkit.show.style import figure, is_wide, key_below, name_rows, styled
 
 STEP = 0.7  # height of a rung's box
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other

@@ -12,8 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from labkit.show.colours import BLUE, GREEN, GREY, ORANGE, PALE, PURPLE, RED
 from labkit.show.lanes import Box, Rows, draw_boxes
-from labkit.show.marks import Look, key_below
-from labkit.show.style import panels, styled
+from labkit.show.style import Look, key_below, panels, styled
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.counters import Positions
@@ -53,7 +52,6 @@ REASONS: Kinds = {  # by the reason that `watch.record_rows` gives
 }
 
 
-@styled
 def draw_rows(rows: pd.DataFrame) -> Figure:
     """Draw the first layer's rows of the block table, a row per request and a column per step: whether the
     row was made anew, and why; in the cell, the tokens in the cache when the step began.
@@ -80,7 +78,6 @@ SENT: Kinds = {  # by what a step sends for a request, or for all
 }
 
 
-@styled
 def draw_sends(sends: Sends) -> Figure:
     """Draw what the host sends to the device, a row per request and a column per step: what was sent for the
     request; in the cell, where anything was, its slot, and a c where its last block was copied.
@@ -111,7 +108,6 @@ TOKENS: Kinds = {  # by what is written in the box
 }
 
 
-@styled
 def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
     """Draw the steps that an engine launched, a column per step and a row per request: a box where the step
     made a token for the request, hollow if that token was thrown away.
@@ -134,7 +130,6 @@ def draw_flights(watched: Flights, ends: int | None = None) -> Figure:
 WRITE_COLOURS = {"indexed": GREY, "generic": ORANGE, "full_batch": GREEN, "identity_pos": BLUE}
 
 
-@styled
 def draw_positions(runs: Mapping[str, Positions]) -> Figure:
     """Draw where the requests of a batch write, a panel per run, by its title: in a row per request its slot
     in each step, the darker the fuller its block, and in the row below which of the writes was taken."""

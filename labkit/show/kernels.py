@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY, colour
 from labkit.show.lanes import Box, Rows, draw_boxes
-from labkit.show.marks import beside, box, key_below, name_rows, write
-from labkit.show.style import figure, styled
+from labkit.show.style import beside, box, figure, key_below, name_rows, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.learn.before_03.occupancy import GPU
@@ -66,7 +65,6 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     return fig
 
 
-@styled
 def draw_shares(ways: Mapping[str, Mapping[str, Sequence[tuple[int, int, int]]]]) -> Figure:
     """Draw how tokens are split among programs, a panel per way to split and a row per request, by name: its
     tokens in pieces, coloured by program; of each piece the first token, how many, and the program."""

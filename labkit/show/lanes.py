@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from labkit.results.profiles import Span as ProfiledSpan
 from labkit.results.profiles import StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
-from labkit.show.marks import Look, as_patch, bare, box, key_below, name_rows, write
-from labkit.show.style import figure, panels, styled
+from labkit.show.style import Look, as_patch, bare, box, figure, key_below, name_rows, panels, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.engine import Completion
@@ -36,6 +35,7 @@ class Box(NamedTuple):
 Rows = tuple[Sequence[str], Sequence[Box]]  # the names of a panel's rows, and what is in them
 
 
+@styled
 def draw_boxes(
     shown: Mapping[str, Rows], across: str, looks: Mapping[str, Look], ncols: int, end: float | None = None
 ) -> Figure:
@@ -97,7 +97,6 @@ class Span(NamedTuple):
 KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
 
 
-@styled
 def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) -> Figure:
     """Draw spans by name, all on one clock: a row per stream in which a kernel ran, a kernel's name over its
     boxes.
@@ -155,9 +154,9 @@ WORDS = {
     "gpu": "GPU: the step itself",
 }
 HOST_AND_GPU = ("host", "GPU")
+SHOWN = 30  # launches of a step
 
 
-@styled
 def draw_schedules(
     schedules: Mapping[str, Sequence[Busy]], end: float | None = None, words: Mapping[str, str] = WORDS
 ) -> Figure:
@@ -178,16 +177,16 @@ def draw_schedules(
     return draw_boxes(shown, "microseconds", looks, 4, end)
 
 
-def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float, shown: int = 30) -> Figure:
+def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float) -> Figure:
     """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
-    graph.
+    graph, as far as SHOWN launches reach.
 
     kernels: how many the step has. eager_us, graph_us: microseconds that each of the two steps took as a
     whole; gpu_us: of them, the kernels' own. All launches are drawn as if they took the same time, and so are
-    all kernels: only the sums are measured. shown: how many launches are drawn.
+    all kernels: only the sums are measured.
     """
     launch, kernel = eager_us / kernels, gpu_us / kernels
-    end = min(shown, kernels) * launch
+    end = min(SHOWN, kernels) * launch
     eager = [Busy("host", "launch", i, i * launch, (i + 0.85) * launch) for i in range(kernels)]
     eager += [Busy("GPU", "gpu", i, busy.end, busy.end + min(kernel, launch)) for i, busy in enumerate(eager)]
     graph = [Busy("host", "launch", 0, 0, launch)]
@@ -247,7 +246,6 @@ REQUEST_STATES = {  # by the state: the words of the legend, and the look
 }
 
 
-@styled
 def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
     """Draw each run's steps, by its title, as columns, one behind the other, each as wide as the rows that it
     sends through the layers; a line per request. Raises ValueError if there is no run."""
@@ -263,7 +261,6 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
     return draw_boxes(shown, across, dict(REQUEST_STATES.values()), 3)
 
 
-@styled
 def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
     """Draw prompts of so many tokens twice, to one scale: a row per prompt, each padded to the longest; and
     packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter.
@@ -298,7 +295,6 @@ class Stretch(NamedTuple):
     end: float
 
 
-@styled
 def draw_request(stretches: Sequence[Stretch]) -> Figure:
     """Draw the stretches of one request: a row per lane, in the order in which they are named, a colour per
     kind of work. Raises ValueError if there is none."""
@@ -310,7 +306,6 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
 
 
-@styled
 def draw_requests(completions: Sequence[Completion]) -> Figure:
     """Draw the life of requests, a row per request: queue wait, prefill, and decode, with a box per token.
     The axis is in milliseconds from the first arrival."""
@@ -326,7 +321,6 @@ def draw_requests(completions: Sequence[Completion]) -> Figure:
     return draw_boxes({title: (names, boxes)}, "milliseconds since the first request arrived", looks, 3)
 
 
-@styled
 def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
     """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
 

@@ -49,10 +49,8 @@ def test_a_wait_and_what_comes_behind_it_are_one_kernel():
 
 
 def test_launches_are_drawn_to_scale():
-    eager, graph = show.draw_launches(
-        kernels=100, eager_us=1000.0, graph_us=300.0, gpu_us=250.0, shown=20
-    ).axes
-    assert [len(axes.patches) for axes in (eager, graph)] == [2 + 20 + 20, 2 + 1 + 77]  # rows, and boxes
+    eager, graph = show.draw_launches(100, eager_us=1000.0, graph_us=300.0, gpu_us=250.0).axes
+    assert [len(axes.patches) for axes in (eager, graph)] == [2 + 30 + 30, 2 + 1 + 100]  # rows, and boxes
     assert spans(eager.patches)[1:3] == [(0, 8.5), (10, 18.5)]
 
 
