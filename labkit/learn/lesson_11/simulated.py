@@ -23,8 +23,7 @@ from labkit.learn.gates.gate import Build, small_model
 from labkit.model import LanguageModel
 from labkit.results import TracedStep
 from labkit.show.lanes import Span
-from labkit.watch.capture import longest_possible
-from labkit.watch.launches import device_step_of
+from labkit.watch.launches import device_step_of, longest_possible
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode, steady_prompts
