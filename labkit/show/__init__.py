@@ -34,9 +34,7 @@ from labkit.show.kernels import (
     draw_shares,
 )
 from labkit.show.lanes import (
-    Busy,
     JoinStep,
-    Span,
     Stretch,
     draw_block_lives,
     draw_joins,

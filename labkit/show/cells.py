@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,10 +14,6 @@ from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.lanes import Box, Rows, draw_boxes
 from labkit.show.style import bare, box, figure, key_below, styled, write
-
-if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.watch.blocks import LayerTables
-
 
 COLOURS = {"A": BLUE, "B": ORANGE}
 
@@ -105,26 +101,25 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     return draw_boxes(shown, "", looks, 2)
 
 
-def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
-    """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
-    box with its place in the pool, in the colour of its request. A border marks what several requests share.
+def draw_tables(tables: Mapping[str, Mapping[int, Sequence[Sequence[int]]]]) -> Figure:
+    """Draw block tables as `watch.layer_tables` gives them, a panel per engine, by name, and a row per table:
+    each block is a box with its place in the pool, in the colour of its request. A border marks what several
+    requests share.
     """
     shown: dict[str, Rows] = {}
     looks = {}
-    for name, of_engine in tables.items():
-        boxes, left = [], 0.0
-        requests = of_engine.places.values()
-        held = Counter((row, i) for rows in requests for row, indices in enumerate(rows) for i in indices)
-        for request_id, rows in of_engine.places.items():
-            looks[f"request {request_id}"] = {"facecolor": (colour(request_id), 0.45)}
+    for name, of_requests in tables.items():
+        boxes, left, num = [], 0.0, 1
+        held = Counter((row, i) for rows in of_requests.values() for row, ids in enumerate(rows) for i in ids)
+        for request_id, rows in of_requests.items():
+            num, shade = len(rows), (colour(request_id), 0.45)
+            looks[f"request {request_id}"] = {"facecolor": shade}
             for row, indices in enumerate(rows):
                 for place, index in enumerate(indices):
-                    look = {"facecolor": (colour(request_id), 0.45), "edgecolor": INK}
-                    look["lw"] = 1.4 * (held[row, index] > 1)
+                    look = {"facecolor": shade, "edgecolor": INK, "lw": 1.4 * (held[row, index] > 1)}
                     boxes.append(Box(row, left + place, left + place + 0.94, look, str(index)))
             left += len(rows[0]) + 0.6
-        num = of_engine.num_tables
-        labels = [f"layer {i}" for i in range(num)] if num > 1 else [f"all {of_engine.num_layers} layers"]
+        labels = [f"layer {i}" for i in range(num)] if num > 1 else ["all layers"]
         shown[f"{name}: {num} {'list' if num == 1 else 'lists'} of blocks per request"] = labels, boxes
     return draw_boxes(shown, "", looks, len(looks))
 

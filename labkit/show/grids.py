@@ -168,9 +168,9 @@ def draw_paths(runs: Mapping[str, Sequence[Mapping[str, int]]]) -> Figure:
     runs: as `record_paths` gives them. A step that only admitted requests has no bar.
     """
     fig, all_axes = panels(0.6 + 2.1 * len(runs), len(runs))
-    tables = {title: pd.DataFrame(steps, range(1, len(steps) + 1)) for title, steps in runs.items()}
-    seen = [path for path in READY if any(table.get(path, 0).any() for table in tables.values())]
-    for axes, (title, table) in zip(all_axes, tables.items(), strict=True):
+    seen = [path for path in READY if any(step.get(path) for steps in runs.values() for step in steps)]
+    for axes, (title, steps) in zip(all_axes, runs.items(), strict=True):
+        table = pd.DataFrame(steps, index=range(1, len(steps) + 1)).fillna(0)
         colours = [READY[path][1] for path in seen]
         table[seen].plot.bar(stacked=True, ax=axes, color=colours, width=0.8, legend=False, rot=0)
         axes.set(title=title, ylabel="tokens")

@@ -83,36 +83,36 @@ def levels_of(boxes: Sequence[Box]) -> Iterator[int]:
         yield level
 
 
-class Span(NamedTuple):
-    """A stretch of a kernel's time, from `start` to `end` in microseconds: it waits, queues for the
-    memory, or moves bytes."""
+class Stretch(NamedTuple):
+    """What was done in a lane from `start` to `end`, and whose it was: a kernel's or a step's."""
 
-    stream: str
-    kernel: str
-    state: str  # one of KERNEL_STATES
+    lane: str
+    work: str
     start: float
     end: float
+    whose: str = ""
 
 
 KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
 
 
-def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) -> Figure:
-    """Draw spans by name, all on one clock: a row per stream in which a kernel ran, a kernel's name over its
-    boxes.
+def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None) -> Figure:
+    """Draw what kernels do, by name, all on one clock: a row per stream in which a kernel ran, a kernel's
+    name over its boxes.
 
-    end: where the clock ends, in microseconds. Raises ValueError if there is no span.
+    lanes: the works are KERNEL_STATES. end: where the clock ends, in microseconds. Raises ValueError if there
+    is no stretch.
     """
-    end = end or max(span.end for spans in lanes.values() for span in spans)
-    streams = {name: sorted({span.stream for span in spans}) for name, spans in lanes.items()}
+    end = end or max(each.end for stretches in lanes.values() for each in stretches)
+    streams = {name: sorted({each.lane for each in stretches}) for name, stretches in lanes.items()}
     shown = {
-        name: (rows, [Box(rows.index(s.stream), s.start, s.end, KERNEL_STATES[s.state]) for s in lanes[name]])
+        name: (rows, [Box(rows.index(s.lane), s.start, s.end, KERNEL_STATES[s.work]) for s in lanes[name]])
         for name, rows in streams.items()
     }
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
-    for axes, (name, spans) in zip(fig.axes, lanes.items(), strict=True):
-        for stream, kernel, start, stop in kernels_of([s for s in spans if s.start < end]):
+    for axes, (name, stretches) in zip(fig.axes, lanes.items(), strict=True):
+        for stream, start, stop, kernel in kernels_of([each for each in stretches if each.start < end]):
             middle = (start + min(stop, end)) / 2
             if min(stop, end) - start > 0.09 * end:
                 place = middle, streams[name].index(stream) - HEIGHT / 2
@@ -120,30 +120,20 @@ def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) ->
     return fig
 
 
-def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
-    """Stream, name, start and end of each kernel: a wait and what comes right after it are one kernel's."""
-    kernels: list[tuple[str, str, float, float]] = []
-    last: dict[str, tuple[int, Span]] = {}  # by stream: the kernel's place in the list, and its last span
-    for span in sorted(spans, key=lambda span: span.start):
-        place, before = last.get(span.stream, (0, None))
-        goes_on = before is not None and before.state != "moves bytes" and span.state != "waits"
-        if goes_on and before.kernel == span.kernel:
-            kernels[place] = (*kernels[place][:3], span.end)
+def kernels_of(stretches: Sequence[Stretch]) -> list[tuple[str, float, float, str]]:
+    """Stream, start, end and name of each kernel: a wait and what comes right after it are one kernel's."""
+    kernels: list[tuple[str, float, float, str]] = []
+    last: dict[str, tuple[int, Stretch]] = {}  # by stream: the kernel's place in the list, and its last one
+    for each in sorted(stretches, key=lambda each: each.start):
+        place, before = last.get(each.lane, (0, None))
+        goes_on = before is not None and before.work != "moves bytes" and each.work != "waits"
+        if goes_on and before.whose == each.whose:
+            kernels[place] = (*kernels[place][:2], each.end, each.whose)
         else:
             place = len(kernels)
-            kernels.append((span.stream, span.kernel, span.start, span.end))
-        last[span.stream] = place, span
+            kernels.append((each.lane, each.start, each.end, each.whose))
+        last[each.lane] = place, each
     return kernels
-
-
-class Busy(NamedTuple):
-    """A piece of work of one step, on the host or on the GPU: from `start` to `end`, in microseconds."""
-
-    lane: str  # "host" or "GPU"
-    work: str  # one of WORK
-    step: int  # its number; in a chain of kernels the kernel's
-    start: float
-    end: float
 
 
 # By the kind of work: its colours, in even and odd steps; and the words of the legend, for a decode step.
@@ -158,10 +148,10 @@ SHOWN = 30  # launches of a step
 
 
 def draw_schedules(
-    schedules: Mapping[str, Sequence[Busy]], end: float | None = None, words: Mapping[str, str] = WORDS
+    schedules: Mapping[str, Sequence[Stretch]], end: float | None = None, words: Mapping[str, str] = WORDS
 ) -> Figure:
     """Draw when the host and the GPU work, two lanes per schedule, by title, all on one clock; each box has
-    its step's number.
+    the number of its step, or of its kernel.
 
     end: where the clock ends, in microseconds. words: the legend's, by the kind of work; a decode step's by
     default.
@@ -169,8 +159,8 @@ def draw_schedules(
     shown: dict[str, Rows] = {}
     for title, schedule in schedules.items():
         boxes = [
-            Box(HOST_AND_GPU.index(lane), start, stop, WORK[work][step % 2], str(step))
-            for lane, work, step, start, stop in schedule
+            Box(HOST_AND_GPU.index(s.lane), s.start, s.end, WORK[s.work][int(s.whose) % 2], s.whose)
+            for s in schedule
         ]
         shown[title] = HOST_AND_GPU, boxes
     looks = {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}
@@ -187,11 +177,13 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float)
     """
     launch, kernel = eager_us / kernels, gpu_us / kernels
     end = min(SHOWN, kernels) * launch
-    eager = [Busy("host", "launch", i, i * launch, (i + 0.85) * launch) for i in range(kernels)]
-    eager += [Busy("GPU", "gpu", i, busy.end, busy.end + min(kernel, launch)) for i, busy in enumerate(eager)]
-    graph = [Busy("host", "launch", 0, 0, launch)]
-    starts = [0.85 * launch + i * kernel for i in range(kernels)]
-    graph += [Busy("GPU", "gpu", i, start, start + kernel) for i, start in enumerate(starts)]
+    eager, graph = [], [Stretch("host", "launch", 0, launch, "0")]
+    for i in range(kernels):
+        launched = (i + 0.85) * launch
+        eager.append(Stretch("host", "launch", i * launch, launched, str(i)))
+        eager.append(Stretch("GPU", "gpu", launched, launched + min(kernel, launch), str(i)))
+        start = 0.85 * launch + i * kernel
+        graph.append(Stretch("GPU", "gpu", start, start + kernel, str(i)))
     busy = 100 * min(1.0, gpu_us / eager_us)
     titles = (
         f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {busy:.0f} %",
@@ -286,18 +278,9 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
     return draw_boxes(shown, "rows through the layers (tokens)", looks, 2)
 
 
-class Stretch(NamedTuple):
-    """What was done in a lane from `start` to `end`, in milliseconds since the client began."""
-
-    lane: str
-    work: str
-    start: float
-    end: float
-
-
 def draw_request(stretches: Sequence[Stretch]) -> Figure:
-    """Draw the stretches of one request: a row per lane, in the order in which they are named, a colour per
-    kind of work. Raises ValueError if there is none."""
+    """Draw the stretches of one request, in milliseconds since the client began: a row per lane, in the order
+    in which they are named, a colour per kind of work. Raises ValueError if there is none."""
     lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
     works = list(dict.fromkeys(stretch.work for stretch in stretches))
     boxes = [Box(lanes.index(s.lane), s.start, s.end, colour(works.index(s.work))) for s in stretches]

@@ -1,7 +1,7 @@
 """Looking into a running engine: the only way is `replaced`, and a class says what may be watched."""
 
 from labkit.watch.accesses import KernelRun, record_accesses
-from labkit.watch.blocks import LayerTables, layer_tables, record_steps, snapshot
+from labkit.watch.blocks import layer_tables, record_steps, snapshot
 from labkit.watch.counters import Positions, record_paths, record_positions
 from labkit.watch.flights import Flight, Flights, record_flights
 from labkit.watch.launches import (

@@ -60,20 +60,10 @@ def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot
     return snapshots
 
 
-@dataclass(frozen=True)
-class LayerTables:
-    """The block tables of an engine's running requests, for each layer or one for all layers."""
-
-    num_layers: int
-    num_tables: int
-    places: dict[int, list[tuple[int, ...]]]  # by request id: for each table, the blocks' places in the pool
-
-
-def layer_tables(engine: InferenceEngine) -> LayerTables:
-    """The block tables of a live engine's running requests, as they are now."""
-    manager = engine.kv_manager
-    places = {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
-    return LayerTables(manager.num_layers, manager.num_tables, places)
+def layer_tables(engine: InferenceEngine) -> dict[int, list[tuple[int, ...]]]:
+    """The block tables of a live engine's running requests as they are now: by request id the blocks' places
+    in the pool, for each layer or once for all layers."""
+    return {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
 
 
 def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:
