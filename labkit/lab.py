@@ -169,12 +169,7 @@ class Lab(Desk):
             device = counts_of_alike(cards[YOURS], (cards[BELOW], cards[PACKAGE]))
             cards[YOURS] = replace(cards[YOURS], device=device)
         columns = {name: card.column() for name, card in cards.items()}
-        table = pd.DataFrame(
-            {
-                name: {row: column.get(row, "not recorded") for row in columns[PACKAGE]}
-                for name, column in columns.items()
-            }
-        )
+        table = pd.DataFrame(columns, list(columns[PACKAGE]), dtype=object).fillna("not recorded")
         counts = cards[PACKAGE].device
         source = counts.source if counts else "none recorded"
         return table.rename_axis(index=f"GPU: {source.replace(', counted', '')}")

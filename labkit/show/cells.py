@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -124,55 +123,41 @@ def draw_tables(tables: Mapping[str, Mapping[int, Sequence[Sequence[int]]]]) -> 
     return draw_boxes(shown, "", looks, len(looks))
 
 
+SEVERAL, ONE = ({"facecolor": (shade, 0.35), "edgecolor": INK, "lw": 1} for shade in (BLUE, ORANGE))
+REST = {"facecolor": (GREY, 0.25), "lw": 0}
+
+
 @styled
 def draw_shared_blocks(texts: Mapping[str, Sequence[str]], block_size: int) -> Figure:
     """Draw texts by label, a row per text and a cell per token. A full block of neighbouring texts that are
     alike up to its end is one box over all of them: it is computed once. The rest of a text has no full
     block, and is its own.
     """
-    rows = list(texts.values())
+    rows = [tuple(tokens) for tokens in texts.values()]
     fig, axes = figure(1.0 + 0.42 * len(rows))
-    for place in range(max(len(tokens) for tokens in rows) // block_size):
-        end = (place + 1) * block_size
-        begins = [tuple(tokens[:end]) if len(tokens) >= end else None for tokens in rows]
-        for begin, group in groupby(range(len(rows)), key=lambda row: begins[row]):
-            members = list(group)
-            if begin is not None:
-                corner = (end - block_size, members[0])
-                _draw_box(axes, corner, begin[-block_size:], len(members))
     for row, tokens in enumerate(rows):
-        start = len(tokens) // block_size * block_size
-        for place, token in enumerate(tokens[start:], start):
-            box(axes, (place, row + 0.08), 1, 0.84, fc=GREY, alpha=0.25, lw=0)
-            _write(axes, place, row + 0.5, token)
+        for start in range(0, len(tokens), block_size):
+            begin, is_full = tokens[: start + block_size], start + block_size <= len(tokens)
+            if is_full and row and rows[row - 1][: len(begin)] == begin:
+                continue  # drawn with the text above
+            num_rows = 1
+            while is_full and rows[row + num_rows :] and rows[row + num_rows][: len(begin)] == begin:
+                num_rows += 1
+            look = REST if not is_full else SEVERAL if num_rows > 1 else ONE
+            box(axes, (start, row + 0.08), len(begin) - start, num_rows - 0.16, **look)
+            for place, token in enumerate(begin[start:], start):
+                text = cell_text(token)
+                size = 7.5 if len(text) < LONGEST_TEXT else 6
+                write(axes, place + 0.5, row + num_rows / 2, text, fontsize=size)
     axes.set(xlim=(-0.1, max(map(len, rows)) + 0.1), ylim=(len(rows) + 0.1, -0.1))
     axes.set_yticks([row + 0.5 for row in range(len(rows))], list(texts))
     axes.set_xticks(range(0, max(map(len, rows)) + 1, block_size))
     axes.set_xlabel("position in the text, tokens")
     bare(axes)
     axes.set_title(f"Blocks of {block_size}: a box over several texts is computed and stored once")
-    looks = {
-        "a full block of several texts": {"facecolor": BLUE, "alpha": 0.35},
-        "a full block of one": {"facecolor": ORANGE, "alpha": 0.35},
-        "no full block": {"facecolor": GREY, "alpha": 0.25},
-    }
+    looks = {"a full block of several texts": SEVERAL, "a full block of one": ONE, "no full block": REST}
     key_below(fig, looks, 3)
     return fig
-
-
-def _draw_box(axes: Axes, corner: tuple[int, int], tokens: Sequence[str], num_rows: int) -> None:
-    """A block's box, `num_rows` high, with a line about it and its words in the middle."""
-    (x, y), height = corner, num_rows - 0.16
-    shade = BLUE if num_rows > 1 else ORANGE
-    box(axes, (x, y + 0.08), len(tokens), height, fc=(shade, 0.35), ec=INK, lw=1)
-    for place, token in enumerate(tokens, x):
-        _write(axes, place, y + num_rows / 2, token)
-
-
-def _write(axes: Axes, x: float, y: float, token: str) -> None:
-    text = cell_text(token)
-    size = 7.5 if len(text) < LONGEST_TEXT else 6
-    write(axes, x + 0.5, y, text, fontsize=size)
 
 
 @styled
