@@ -141,7 +141,7 @@ def test_a_full_block_of_texts_that_begin_alike_is_one_box_over_them():
     boxes = [
         (b.get_x(), round(b.get_y()), round(b.get_height() + 0.16)) for b in axes.patches if b.get_linewidth()
     ]
-    assert boxes == [(0, 0, 2), (0, 2, 1), (2, 0, 2), (4, 0, 1)]
+    assert boxes == [(0, 0, 2), (2, 0, 2), (4, 0, 1), (0, 2, 1)]
 
 
 def test_write_indices_are_tensors_numbers_or_nothing():
