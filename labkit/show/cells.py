@@ -66,7 +66,6 @@ def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None
 
 
 INDICES = ("batch_idx", "block_idx", "pos")
-MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
 Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
 TENSOR, NUMBER = {"facecolor": (BLUE, 0.3), "edgecolor": INK}, {"facecolor": PALE, "edgecolor": INK}
 
@@ -76,13 +75,10 @@ def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     each index is a strip with a cell per request.
 
     ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
-    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
-    ValueError for a batch of more than MOST_REQUESTS requests.
+    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself.
     """
     tensors = {way: [v for v in told.values() if not isinstance(v, int)] for way, told in ways.items()}
     batch_size = max(len(each) for values in tensors.values() for each in values)
-    if batch_size > MOST_REQUESTS:
-        raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
     shown: dict[str, Rows] = {}
     for way, told in ways.items():
         boxes = []

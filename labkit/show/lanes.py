@@ -100,8 +100,7 @@ def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None)
     """Draw what kernels do, by name, all on one clock: a row per stream in which a kernel ran, a kernel's
     name over its boxes.
 
-    lanes: the works are KERNEL_STATES. end: where the clock ends, in microseconds. Raises ValueError if there
-    is no stretch.
+    lanes: the works are KERNEL_STATES. end: where the clock ends, in microseconds.
     """
     end = end or max(each.end for stretches in lanes.values() for each in stretches)
     streams = {name: sorted({each.lane for each in stretches}) for name, stretches in lanes.items()}
@@ -240,7 +239,7 @@ REQUEST_STATES = {  # by the state: the words of the legend, and the look
 
 def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
     """Draw each run's steps, by its title, as columns, one behind the other, each as wide as the rows that it
-    sends through the layers; a line per request. Raises ValueError if there is no run."""
+    sends through the layers; a line per request."""
     shown = {}
     for title, steps in runs.items():
         requests, boxes, start = sorted({r for step in steps for r in step.states}), [], 0
@@ -255,10 +254,7 @@ def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
 
 def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
     """Draw prompts of so many tokens twice, to one scale: a row per prompt, each padded to the longest; and
-    packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter.
-
-    Raises ValueError if there is no prompt.
-    """
+    packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter."""
     longest, ends = max(lengths), list(accumulate(lengths))
     pad = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
     padded, packed = [], []
@@ -280,7 +276,7 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
 
 def draw_request(stretches: Sequence[Stretch]) -> Figure:
     """Draw the stretches of one request, in milliseconds since the client began: a row per lane, in the order
-    in which they are named, a colour per kind of work. Raises ValueError if there is none."""
+    in which they are named, a colour per kind of work."""
     lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
     works = list(dict.fromkeys(stretch.work for stretch in stretches))
     boxes = [Box(lanes.index(s.lane), s.start, s.end, colour(works.index(s.work))) for s in stretches]
