@@ -111,27 +111,24 @@ def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None)
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
     for axes, (name, stretches) in zip(fig.axes, lanes.items(), strict=True):
-        for stream, start, stop, kernel in kernels_of([each for each in stretches if each.start < end]):
-            middle = (start + min(stop, end)) / 2
-            if min(stop, end) - start > 0.09 * end:
-                place = middle, streams[name].index(stream) - HEIGHT / 2
-                axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
+        for kernel in kernels_of([each for each in stretches if each.start < end]):
+            stop, row = min(kernel.end, end), streams[name].index(kernel.lane)
+            if stop - kernel.start > 0.09 * end:
+                middle, look = (kernel.start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
+                axes.text(middle, row - HEIGHT / 2, kernel.whose, fontsize=7.5, **look)
     return fig
 
 
-def kernels_of(stretches: Sequence[Stretch]) -> list[tuple[str, float, float, str]]:
-    """Stream, start, end and name of each kernel: a wait and what comes right after it are one kernel's."""
-    kernels: list[tuple[str, float, float, str]] = []
-    last: dict[str, tuple[int, Stretch]] = {}  # by stream: the kernel's place in the list, and its last one
-    for each in sorted(stretches, key=lambda each: each.start):
-        place, before = last.get(each.lane, (0, None))
-        goes_on = before is not None and before.work != "moves bytes" and each.work != "waits"
-        if goes_on and before.whose == each.whose:
-            kernels[place] = (*kernels[place][:2], each.end, each.whose)
+def kernels_of(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """A stretch for each kernel: a wait and what comes right after it are one kernel's."""
+    kernels: list[Stretch] = []
+    for each in stretches:
+        before = kernels[-1] if kernels else each
+        is_open = before.work != "moves bytes" and each.work != "waits"
+        if is_open and (before.lane, before.whose) == (each.lane, each.whose):
+            kernels[-1:] = [each._replace(start=before.start)]
         else:
-            place = len(kernels)
-            kernels.append((each.lane, each.start, each.end, each.whose))
-        last[each.lane] = place, each
+            kernels.append(each)
     return kernels
 
 
