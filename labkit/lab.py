@@ -231,7 +231,7 @@ def start(number: str) -> Lab:
 
 
 def begin(number: str) -> Desk:
-    """Begin the page `number`, such as "before_00", as `start` begins a lesson; what it raises is the same."""
+    """Begin the page `number`, such as "before_00", as `start` begins a lesson, and with its errors."""
     page = PAGES[number]
     return Desk(page, _say_where(f"Before lesson {number.removeprefix('before_')}: {page.title}"))
 
