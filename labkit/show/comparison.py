@@ -99,9 +99,7 @@ def draw_gains(gains: Mapping[str, Mapping[str, Mapping[int, Comparison]]]) -> F
 
 @styled
 def draw_ladder(
-    rates: Mapping[str, Sequence[float]],
-    limit: float | None = None,
-    of: str = "decode tokens per second",
+    rates: Mapping[str, Sequence[float]], limit: float | None = None, of: str = "decode tokens per second"
 ) -> Figure:
     """Draw the tokens per second of the rungs, in order: each run a dot, a box from the median of the
     rung below to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.

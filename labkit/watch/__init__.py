@@ -17,14 +17,7 @@ from labkit.watch.launches import (
 )
 from labkit.watch.operators import OperatorCounter, profiled_by
 from labkit.watch.replaced import PlantedError, noting, planted_failure, replaced
-from labkit.watch.sends import (
-    Sends,
-    record_inputs,
-    record_rows,
-    record_sends,
-    record_writes,
-    steady_write,
-)
+from labkit.watch.sends import Sends, record_inputs, record_rows, record_sends, record_writes, steady_write
 from labkit.watch.steady import steady_decode, steady_prompts
 
 __all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith(__name__)]

@@ -126,10 +126,7 @@ def test_a_token_that_nobody_gets_is_hollow_and_one_that_ends_a_text_says_so():
 
 
 def test_block_tables_have_a_row_per_table_and_a_border_about_what_is_shared():
-    tables = {
-        "many": {0: [(4, 2)] * 3},
-        "one": {0: [(4, 2)], 1: [(4,)]},
-    }
+    tables = {"many": {0: [(4, 2)] * 3}, "one": {0: [(4, 2)], 1: [(4,)]}}
     many, one = show.draw_tables(tables).axes
     assert [t.get_text() for t in many.texts if t.get_text().isdigit()] == ["4", "2"] * 3
     assert [box.get_linewidth() > 0 for box in one.patches] == [True, False, True]

@@ -103,11 +103,7 @@ def test_a_layers_kernels_stand_where_those_of_the_row_above_do():
     box = show.KernelBox
     rows = {"apart": [box("norm", 1, 10), box("linear", 1, 30)], "fused": [box("norm_linear", 2, 30)]}
     (axes,) = show.draw_layer_kernels(rows).axes
-    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [
-        (0.04, 0.92),
-        (1.04, 0.92),
-        (0.04, 1.92),
-    ]
+    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [(0.04, 0.92), (1.04, 0.92), (0.04, 1.92)]
 
 
 def test_stretches_lie_in_their_lanes_and_the_thinnest_can_be_seen():
