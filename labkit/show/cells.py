@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.blocks import LONGEST_TEXT, cell_text
@@ -26,43 +25,31 @@ class PoolFrame(NamedTuple):
     holders: tuple[str, ...]
 
 
-@styled
 def draw_pool_frames(rows: Mapping[str, Sequence[PoolFrame]], owners: Mapping[int, str]) -> Figure:
-    """Draw the moments of several runs, a row per run, by its title, and a panel per moment.
+    """Draw the moments of several runs, a panel per run, by its title, and in it the moments side by side, a
+    row per block, with the letters of its holders behind it.
 
     owners: the letter of the request that a token belongs to; a token that is nobody's own is grey. A token
     in a block that its owner does not hold is framed: whoever reads that block reads another's token.
     """
-    num_columns = max(map(len, rows.values()))
-    num_blocks = max(len(frame.slots) for frames in rows.values() for frame in frames)
-    height = 0.6 + 0.5 * num_blocks  # of a row
-    fig, all_axes = figure(0.4 + height * len(rows), len(rows), ncols=num_columns, squeeze=False)
-    for line, (name, frames) in zip(all_axes, rows.items(), strict=True):
-        for axes in line:
-            axes.axis("off")
-        for axes, frame in zip(line, frames, strict=False):
-            _draw_frame(axes, frame, owners)
-        line[0].text(-0.02, 1 + 0.6 / num_blocks, name, transform=line[0].transAxes, weight="bold", color=INK)
-    return fig
-
-
-def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None:
-    block_size = len(frame.slots[0])
-    for block, (numbers, holders) in enumerate(zip(frame.slots, frame.holders, strict=True)):
-        y = -1.5 * block
-        told = f"block {block}: " + (" and ".join(holders) if holders else "free")
-        axes.text(0, y + 1.08, told, va="bottom", fontsize=8, color=INK if holders else GREY)
-        for slot, number in enumerate(numbers):
-            owner = owners.get(number, "")
-            face = COLOURS[owner] if owner else PALE if number else "white"
-            is_anothers = bool(owner) and bool(holders) and owner not in holders
-            edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
-            look = {"fc": (face, 0.6 if owner else 1), "ec": edge, "lw": width}
-            box(axes, (slot, y), 1, 1, zorder=1 + is_anothers, **look)
-            if number:
-                write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
-    axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
-    axes.set_title(frame.title, fontsize=9, weight="normal")
+    shown: dict[str, Rows] = {}
+    for name, frames in rows.items():
+        num_blocks, block_size = len(frames[0].slots), len(frames[0].slots[0])
+        boxes = []
+        for moment, frame in enumerate(frames):
+            left, right = moment * (block_size + 2.5), moment * (block_size + 2.5) + block_size
+            boxes.append(Box(0, left - 1.2, right + 1.2, "none", frame.title))
+            for block, (numbers, holders) in enumerate(zip(frame.slots, frame.holders, strict=True), start=1):
+                for slot, number in enumerate(numbers):
+                    owner = owners.get(number, "")
+                    is_anothers = bool(owner) and bool(holders) and owner not in holders
+                    face = (COLOURS[owner], 0.6) if owner else PALE if number else "none"
+                    edge = {"edgecolor": RED, "lw": 2.5} if is_anothers else {"edgecolor": INK, "lw": 0.8}
+                    look = {"facecolor": face} | edge
+                    boxes.append(Box(block, left + slot, left + slot + 1, look, str(number or "")))
+                boxes.append(Box(block, right + 0.1, right + 2.4, "none", " and ".join(holders) or "free"))
+        shown[name] = ["", *(f"block {i}" for i in range(num_blocks))], boxes
+    return draw_boxes(shown, "", {}, 1)
 
 
 INDICES = ("batch_idx", "block_idx", "pos")
