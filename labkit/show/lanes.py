@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.figure import Figure
 
-from labkit.results.profiles import Span as ProfiledSpan
-from labkit.results.profiles import StepProfile
+from labkit.results.profiles import Span, StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
 from labkit.show.style import Look, as_patch, bare, box, figure, key_below, name_rows, panels, styled, write
 
@@ -215,7 +214,7 @@ def draw_timeline(profile: StepProfile) -> Figure:
     return fig
 
 
-def bars(spans: Sequence[ProfiledSpan]) -> list[tuple[float, float]]:
+def bars(spans: Sequence[Span]) -> list[tuple[float, float]]:
     """(start, duration) of each span in milliseconds, as `broken_barh` takes them."""
     return [(span.start / 1e3, span.duration / 1e3) for span in spans]
 
