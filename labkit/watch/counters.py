@@ -33,11 +33,6 @@ class PositionsStep(NamedTuple):
     slots: dict[int, int]  # by request id
     path: str
 
-    @property
-    def are_equal(self) -> bool:
-        """Whether all requests write to the same slot of their blocks."""
-        return len(set(self.slots.values())) == 1
-
 
 class Positions(NamedTuple):
     """The decode steps of a run, on blocks of `block_size` tokens."""
@@ -48,7 +43,7 @@ class Positions(NamedTuple):
     @property
     def num_equal(self) -> int:
         """Steps in which all requests write to the same slot."""
-        return sum(step.are_equal for step in self.steps)
+        return sum(len(set(step.slots.values())) == 1 for step in self.steps)
 
 
 def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
