@@ -1,8 +1,10 @@
-"""Checks of arguments and settings, and how error messages show a value."""
+"""Checks of arguments, settings and flags, and how error messages show a value."""
 
+import argparse
 import difflib
 import functools
 import inspect
+import math
 import operator
 import reprlib
 import sys
@@ -166,3 +168,26 @@ def require_bool(config: object, name: str) -> None:
     """Raises OptionError if this attribute of a config is not True or False."""
     value = getattr(config, name)
     require(OptionError, name, value, isinstance(value, bool), "True or False")
+
+
+def whole_number(at_least: int, at_most: int) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number in this range, both ends included."""
+    return _number(int, "a whole number", at_least, at_most)
+
+
+def real_number(at_least: float, at_most: float) -> Callable[[str], float]:
+    """The type of a flag that takes a number in this range, both ends included."""
+    return _number(float, "a number", at_least, at_most)
+
+
+def _number(kind: Callable[[str], Any], what: str, at_least: float, at_most: float) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan  # which is in no range
+        if at_least <= value <= at_most:
+            return value
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not {what} from {at_least:,} to {at_most:,}")
+
+    return convert

@@ -111,14 +111,14 @@ class Lab(Desk):
         model: the trained one by default. scheduler: batches of eight by default. Raises OptionError for a
         part that the rung has no use for.
         """
-        return self._engine(parts, model, dtype=dtype, cache=cache, scheduler=scheduler)
+        return self._engine(self.rung, parts, model, dtype=dtype, cache=cache, scheduler=scheduler)
 
     def _engine(
-        self, parts: Mapping[str, Part], model: LanguageModel | None = None, **settings: Any
+        self, rung: Rung, parts: Mapping[str, Part], model: LanguageModel | None = None, **settings: Any
     ) -> InferenceEngine:
         model = self.trained_model() if model is None else model
         settings = {"scheduler": EIGHT_AT_A_TIME} | settings
-        return InferenceEngine(model, self.rung.options, device=self.device, parts=parts, **settings)
+        return InferenceEngine(model, rung.options, device=self.device, parts=parts, **settings)
 
     def check(self, **parts: Part) -> Report:
         """Whether the engine with your parts still is this rung's: the first contract that it breaks, if any.
@@ -145,7 +145,7 @@ class Lab(Desk):
         if not parts or not parts.keys() <= set(gate.parts):
             named = " or ".join(gate.parts)
             raise OptionError(f"lesson {number} proves {named}: here.check({gate.parts[0]}=...)")
-        return gate.check(partial(self._engine, parts), *parts)
+        return gate.check(partial(self._engine, self.rung, parts), *parts)
 
     def card(self, batch_size: int = 8, lengths: Sequence[int] = (20,), **parts: Part) -> pd.DataFrame:
         """What a steady step does, counted: the rung below, your engine, and the package's.
@@ -157,11 +157,9 @@ class Lab(Desk):
         check_batch(batch_size, lengths)
         model, cache = self.trained_model(), CacheConfig(prefix_cache=False)
         engines = {
-            BELOW: InferenceEngine(
-                model, self.below.options, device=self.device, cache=cache, scheduler=EIGHT_AT_A_TIME
-            ),
-            YOURS: self._engine(parts, model, cache=cache),
-            PACKAGE: self._engine({}, model, cache=cache),
+            BELOW: self._engine(self.below, {}, model, cache=cache),
+            YOURS: self._engine(self.rung, parts, model, cache=cache),
+            PACKAGE: self._engine(self.rung, {}, model, cache=cache),
         }
         prompts = steady_prompts(batch_size, lengths)
         cards = {name: cost_card(engine, prompts) for name, engine in engines.items()}
@@ -169,12 +167,7 @@ class Lab(Desk):
             device = counts_of_alike(cards[YOURS], (cards[BELOW], cards[PACKAGE]))
             cards[YOURS] = replace(cards[YOURS], device=device)
         columns = {name: card.column() for name, card in cards.items()}
-        table = pd.DataFrame(
-            {
-                name: {row: column.get(row, "not recorded") for row in columns[PACKAGE]}
-                for name, column in columns.items()
-            }
-        )
+        table = pd.DataFrame(columns, list(columns[PACKAGE]), dtype=object).fillna("not recorded")
         counts = cards[PACKAGE].device
         source = counts.source if counts else "none recorded"
         return table.rename_axis(index=f"GPU: {source.replace(', counted', '')}")
@@ -238,11 +231,7 @@ def start(number: str) -> Lab:
 
 
 def begin(number: str) -> Desk:
-    """Begin the page `number`, such as "before_00": say where it runs.
-
-    Without a GPU PyTorch computes on one thread from here on, unless OMP_NUM_THREADS is set.
-    Raises OptionError for a number that no page has, ProjectError for a package without its project.
-    """
+    """Begin the page `number`, such as "before_00", as `start` begins a lesson, and with its errors."""
     page = PAGES[number]
     return Desk(page, _say_where(f"Before lesson {number.removeprefix('before_')}: {page.title}"))
 

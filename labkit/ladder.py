@@ -152,16 +152,9 @@ SPECULATION = Lesson("17", "speculation", "Speculation by n-grams", rung=FINISHE
 SEVERAL_GPUS = Lesson("18", "several_gpus", "Several GPUs", rung=FINISHED)
 SERVER = Lesson("19", "server", "The server", rung=FINISHED)
 CAPSTONE = Lesson("20", "complete_engine", "The complete engine", rung=FINISHED)
-LESSONS = Numbered(
-    "lesson",
-    *sorted(
-        (
-            *(Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()),
-            *(MODERN_MODEL, SPECULATION, SEVERAL_GPUS, SERVER, CAPSTONE),
-        ),
-        key=lambda lesson: lesson.number,
-    ),
-)
+OTHERS = [MODERN_MODEL, SPECULATION, SEVERAL_GPUS, SERVER, CAPSTONE]
+ABOUT_RUNGS = [Lesson(rung.number, rung.slug, rung.title, rung) for rung in LADDER.values()]
+LESSONS = Numbered("lesson", *sorted(ABOUT_RUNGS + OTHERS, key=lambda lesson: lesson.number))
 
 # Before a lesson, and named after it: what that lesson takes for granted of a GPU.
 PAGES = Numbered(

@@ -1,27 +1,10 @@
 """The options of an engine: the choices that the rungs of the ladder make."""
 
 from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
 
 from labkit.checks import names_its_arguments, repr_of_changes, shown
 from labkit.errors import OptionError
-
-CHOICES = {
-    "block_tables": ("rebuilt", "cached", "resident"),
-    "kv_append": ("per_token", "batched_fast_path", "batched"),
-    "kv_write": ("indexed", "full_batch", "identity_pos", "fused"),
-    "block_info": ("replaced", "mutable"),
-    "layer_tables": ("per_layer", "shared"),
-    "launch": ("eager", "graph"),
-    "layer_kernels": ("separate", "fused"),
-    "readback": ("at_once", "one_behind"),
-    "latency": ("exposed", "hidden"),
-    "sampler": ("sorted", "searched"),
-    "batching": ("padded", "packed"),
-    "prefixes": ("whole_prompts", "blocks"),
-    "kv_cache_dtype": ("auto", "int8", "fp8"),
-    "speculation": ("none", "ngrams"),
-    "attention": ("auto", "plain", "triton"),
-}
 
 # A choice, and what it is built on.
 NEEDS = (
@@ -93,21 +76,21 @@ class EngineOptions:
     Raises OptionError for a value that is not listed, or that needs another one.
     """
 
-    block_tables: str = "rebuilt"
-    kv_append: str = "per_token"
-    kv_write: str = "indexed"
-    block_info: str = "replaced"
-    layer_tables: str = "per_layer"
-    launch: str = "eager"
-    layer_kernels: str = "separate"
-    readback: str = "at_once"
-    latency: str = "exposed"
-    sampler: str = "sorted"
-    batching: str = "padded"
-    prefixes: str = "whole_prompts"
-    kv_cache_dtype: str = "auto"
-    speculation: str = "none"
-    attention: str = "auto"
+    block_tables: Literal["rebuilt", "cached", "resident"] = "rebuilt"
+    kv_append: Literal["per_token", "batched_fast_path", "batched"] = "per_token"
+    kv_write: Literal["indexed", "full_batch", "identity_pos", "fused"] = "indexed"
+    block_info: Literal["replaced", "mutable"] = "replaced"
+    layer_tables: Literal["per_layer", "shared"] = "per_layer"
+    launch: Literal["eager", "graph"] = "eager"
+    layer_kernels: Literal["separate", "fused"] = "separate"
+    readback: Literal["at_once", "one_behind"] = "at_once"
+    latency: Literal["exposed", "hidden"] = "exposed"
+    sampler: Literal["sorted", "searched"] = "sorted"
+    batching: Literal["padded", "packed"] = "padded"
+    prefixes: Literal["whole_prompts", "blocks"] = "whole_prompts"
+    kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto"
+    speculation: Literal["none", "ngrams"] = "none"
+    attention: Literal["auto", "plain", "triton"] = "auto"
 
     __repr__ = repr_of_changes
 
@@ -121,3 +104,6 @@ class EngineOptions:
             if getattr(self, name) == value and getattr(self, needed) not in values:
                 allowed = " or ".join(map(repr, values))
                 raise OptionError(f"{name} = {value!r} needs {needed} = {allowed}")
+
+
+CHOICES = {name: get_args(hint) for name, hint in get_type_hints(EngineOptions).items()}

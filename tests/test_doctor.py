@@ -22,9 +22,7 @@ def fake_torch(*, available=False, built=True, card=H100):
         version=SimpleNamespace(cuda="13.0" if built else None, hip=None),
         backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: built)),
         cuda=SimpleNamespace(
-            is_available=lambda: available,
-            get_device_properties=lambda index: card,
-            device_count=lambda: 1,
+            is_available=lambda: available, get_device_properties=lambda index: card, device_count=lambda: 1
         ),
     )
 
@@ -69,12 +67,7 @@ def test_pythons(monkeypatch, version, status, said, remedy):
 GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
     "no driver": ({}, {}, "no NVIDIA GPU, or no driver answers", "nothing: every lesson runs on the CPU"),
     "a CPU build": ({"built": False}, {"driver": "1"}, "this torch is a CPU build", "install a CUDA build"),
-    "an old driver": (
-        {},
-        {"driver": "470.1"},
-        "470.1 and torch for CUDA 13.0 do not fit",
-        "update NVIDIA",
-    ),
+    "an old driver": ({}, {"driver": "470.1"}, "470.1 and torch for CUDA 13.0 do not fit", "update NVIDIA"),
     "hidden": ({}, {"driver": "580.1", "visible": ""}, "hidden by CUDA_VISIBLE_DEVICES=", "unset CUDA_VIS"),
 }
 
@@ -125,11 +118,7 @@ def test_a_driver_that_hangs_is_not_waited_for(nvidia_smi, monkeypatch):
     [
         ("torch>=2.11,<2.14", fake_torch(built=False), ("ok", "2.13.0, CPU build")),
         ("torch>=2.11,<2.14", fake_torch(), ("ok", "2.13.0, CUDA 13.0 build")),
-        (
-            "tqdm>=4,<5",
-            SimpleNamespace(__version__="4.1.dev1+cu130"),
-            ("ok", "4.1.dev1+cu130"),
-        ),
+        ("tqdm>=4,<5", SimpleNamespace(__version__="4.1.dev1+cu130"), ("ok", "4.1.dev1+cu130")),
         (
             "tqdm>=5,<6",
             SimpleNamespace(__version__="4.70.1"),

@@ -12,10 +12,9 @@ from labkit.bench.flags import ByDevice, Flags, Kind, flag, replaced_default
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
 from labkit.bench.record import target_file, utf8
 from labkit.bench.workload import Request, Workload
-from labkit.checks import shown
+from labkit.checks import real_number, shown, whole_number
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.device import default_dtype, pick_device
-from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.results.comparison import MIN_ROUNDS

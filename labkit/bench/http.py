@@ -19,10 +19,10 @@ from labkit.bench.limit import measure_bandwidth
 from labkit.bench.record import make_record, write_record
 from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Request, Workload
+from labkit.checks import real_number
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import StreamError
-from labkit.flag_types import real_number
 from labkit.results.http import (
     BY_OPENAI,
     BY_THREAD,

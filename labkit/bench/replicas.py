@@ -15,11 +15,11 @@ from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request
+from labkit.checks import real_number
 from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
 from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
-from labkit.flag_types import real_number
 from labkit.model import load_model
 from labkit.results.http import ReplicasRun
 from labkit.serve.affinity import POLICIES

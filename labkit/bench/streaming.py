@@ -13,10 +13,10 @@ import numpy as np
 from labkit.bench.flags import Kind, flag
 from labkit.bench.scheduler import RunFlags
 from labkit.bench.workload import Workload, make_run, metrics_of
+from labkit.checks import real_number, whole_number
 from labkit.engine import AsyncTokenStream, Chunk, Completion, InferenceEngine, StreamingServer, TokenStream
 from labkit.engine.request import Timing
 from labkit.errors import OptionError
-from labkit.flag_types import real_number, whole_number
 from labkit.results.runs import PERCENTILES, LatencyMetrics, Run
 
 CONSUMERS = ("threads", "tasks")

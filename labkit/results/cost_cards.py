@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -107,7 +108,8 @@ class CardKey:
         """Whether two keys name the same step; an option that is not named has its default."""
 
         def complete(key: CardKey) -> tuple:
-            return key.model, EngineOptions(**key.options), key.block_size, key.prompt_lens
+            options: dict[str, Any] = {**key.options}
+            return key.model, EngineOptions(**options), key.block_size, key.prompt_lens
 
         return complete(self) == complete(other)
 

@@ -9,9 +9,9 @@ from dataclasses import fields
 
 import uvicorn
 
+from labkit.checks import real_number, whole_number
 from labkit.engine import StreamingServer
 from labkit.errors import LabkitError
-from labkit.flag_types import real_number, whole_number
 from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineSettings, keep_all_there_is

@@ -1,12 +1,7 @@
 """Figures, and the source of what runs, as a notebook shows them."""
 
 from labkit.show.accesses import draw_accesses, draw_places
-from labkit.show.bars import (
-    draw_finale,
-    draw_host_shares,
-    draw_measured,
-    draw_staircase,
-)
+from labkit.show.bars import draw_finale, draw_host_shares, draw_measured, draw_staircase
 from labkit.show.blocks import blocks_slider, draw_blocks
 from labkit.show.cells import (
     PoolFrame,
@@ -17,13 +12,7 @@ from labkit.show.cells import (
     draw_write_indices,
 )
 from labkit.show.comparison import draw_comparison, draw_gains, draw_ladder
-from labkit.show.grids import (
-    draw_flights,
-    draw_paths,
-    draw_positions,
-    draw_rows,
-    draw_sends,
-)
+from labkit.show.grids import draw_flights, draw_paths, draw_positions, draw_rows, draw_sends
 from labkit.show.kernels import (
     KernelBox,
     draw_layer_kernels,
@@ -34,9 +23,7 @@ from labkit.show.kernels import (
     draw_shares,
 )
 from labkit.show.lanes import (
-    Busy,
     JoinStep,
-    Span,
     Stretch,
     draw_block_lives,
     draw_joins,
@@ -48,11 +35,7 @@ from labkit.show.lanes import (
     draw_schedules,
     draw_timeline,
 )
-from labkit.show.lines import (
-    draw_block_sizes,
-    draw_buckets,
-    draw_curves,
-)
+from labkit.show.lines import draw_block_sizes, draw_buckets, draw_curves
 from labkit.show.sliders import sliders
 from labkit.show.source import show_diff, show_source
 from labkit.show.tables import show_thousands, with_thousands

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import INK, RED, SERIES
-from labkit.show.marks import box, key_below, write
-from labkit.show.style import figure, styled
+from labkit.show.style import box, figure, key_below, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
     from labkit.learn.before_03.graders import Access
@@ -101,11 +100,8 @@ class _Panel:
         for x in range(0, self.num_columns + 1, group):
             axes.plot([x, x], [0, self.num_rows], color=INK, lw=0.9)
         axes.set_ylim(self.num_rows + 0.1, -0.1)
-        axes.set_yticks(
-            [y + 0.5 for y in range(self.num_rows)],
-            [", ".join(map(str, index)) for index in product(*map(range, self.down))],
-            fontsize=7,
-        )
+        names = [", ".join(map(str, index)) for index in product(*map(range, self.down))]
+        axes.set_yticks([y + 0.5 for y in range(self.num_rows)], names, fontsize=7)
         label = f"{self.name}\n{', '.join(self.dims[: len(self.down)])}".strip()
         axes.set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center")
         if len(self.across) == 2:

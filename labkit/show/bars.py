@@ -12,8 +12,7 @@ from labkit.results import Comparison
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
 from labkit.show.lanes import Box, draw_boxes
-from labkit.show.marks import beside, name_rows
-from labkit.show.style import figure, is_wide, panels, styled
+from labkit.show.style import beside, figure, is_wide, name_rows, panels, styled
 
 COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
     "block tables": GREY,
@@ -26,7 +25,6 @@ COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
 Parts = Mapping[str, float]  # microseconds, in the order of the bar
 
 
-@styled
 def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str, str]) -> Figure:
     """Draw the host time of decode steps in parts, two bars per pair, by label: a step before and a step
     after, both in per cent of the step before.

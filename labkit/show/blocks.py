@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.colours import GREY, INK, PALE, colour
-from labkit.show.marks import box, write
 from labkit.show.sliders import sliders
-from labkit.show.style import figure, styled
+from labkit.show.style import box, figure, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.watch.blocks import BlocksSnapshot, SequenceView
@@ -44,7 +43,7 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
     for index in range(snap.num_blocks):
         x, y = (index % per_row) * (snap.block_size + 1), -1.7 * (index // per_row)
         holders = [s for s in snap.sequences if index in s.block_indices]
-        length, edge = (snap.blocks[index].length, INK) if holders else (0, GREY)
+        length, edge = (snap.lengths[index], INK) if holders else (0, GREY)
         box(bottom, (x, y), snap.block_size, 1, fc=PALE if holders else "white", lw=0)
         for stripe, holder in enumerate(holders):  # a shared block shows every holder's colour
             height = 1 / len(holders)

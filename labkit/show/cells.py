@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.show.blocks import LONGEST_TEXT, cell_text
 from labkit.show.colours import BLUE, GREY, INK, ORANGE, PALE, RED, colour
 from labkit.show.lanes import Box, Rows, draw_boxes
-from labkit.show.marks import bare, box, key_below, name_rows, write
-from labkit.show.style import figure, panels, styled
-
-if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.watch.blocks import LayerTables
-
+from labkit.show.style import bare, box, figure, key_below, styled, write
 
 COLOURS = {"A": BLUE, "B": ORANGE}
 
@@ -32,112 +25,89 @@ class PoolFrame(NamedTuple):
     holders: tuple[str, ...]
 
 
-@styled
 def draw_pool_frames(rows: Mapping[str, Sequence[PoolFrame]], owners: Mapping[int, str]) -> Figure:
-    """Draw the moments of several runs, a row per run, by its title, and a panel per moment.
+    """Draw the moments of several runs, a panel per run, by its title, and in it the moments side by side, a
+    row per block, with the letters of its holders behind it.
 
     owners: the letter of the request that a token belongs to; a token that is nobody's own is grey. A token
     in a block that its owner does not hold is framed: whoever reads that block reads another's token.
     """
-    num_columns = max(map(len, rows.values()))
-    num_blocks = max(len(frame.slots) for frames in rows.values() for frame in frames)
-    height = 0.6 + 0.5 * num_blocks  # of a row
-    fig, all_axes = figure(0.4 + height * len(rows), len(rows), ncols=num_columns, squeeze=False)
-    for line, (name, frames) in zip(all_axes, rows.items(), strict=True):
-        for axes in line:
-            axes.axis("off")
-        for axes, frame in zip(line, frames, strict=False):
-            _draw_frame(axes, frame, owners)
-        line[0].text(-0.02, 1 + 0.6 / num_blocks, name, transform=line[0].transAxes, weight="bold", color=INK)
-    return fig
-
-
-def _draw_frame(axes: Axes, frame: PoolFrame, owners: Mapping[int, str]) -> None:
-    block_size = len(frame.slots[0])
-    for block, (numbers, holders) in enumerate(zip(frame.slots, frame.holders, strict=True)):
-        y = -1.5 * block
-        told = f"block {block}: " + (" and ".join(holders) if holders else "free")
-        axes.text(0, y + 1.08, told, va="bottom", fontsize=8, color=INK if holders else GREY)
-        for slot, number in enumerate(numbers):
-            owner = owners.get(number, "")
-            face = COLOURS[owner] if owner else PALE if number else "white"
-            is_anothers = bool(owner) and bool(holders) and owner not in holders
-            edge, width = (RED, 2.5) if is_anothers else (INK if holders else GREY, 0.8)
-            look = {"fc": (face, 0.6 if owner else 1), "ec": edge, "lw": width}
-            box(axes, (slot, y), 1, 1, zorder=1 + is_anothers, **look)
-            if number:
-                write(axes, slot + 0.5, y + 0.5, str(number), fontsize=9, color=INK)
-    axes.set(xlim=(-0.1, block_size + 0.6), ylim=(-1.5 * (len(frame.slots) - 1) - 0.15, 1.5))
-    axes.set_title(frame.title, fontsize=9, weight="normal")
+    shown: dict[str, Rows] = {}
+    for name, frames in rows.items():
+        num_blocks, block_size = len(frames[0].slots), len(frames[0].slots[0])
+        boxes = []
+        for moment, frame in enumerate(frames):
+            left, right = moment * (block_size + 2.5), moment * (block_size + 2.5) + block_size
+            boxes.append(Box(0, left - 1.2, right + 1.2, "none", frame.title))
+            for block, (numbers, holders) in enumerate(zip(frame.slots, frame.holders, strict=True), start=1):
+                for slot, number in enumerate(numbers):
+                    owner = owners.get(number, "")
+                    is_anothers = bool(owner) and bool(holders) and owner not in holders
+                    face = (COLOURS[owner], 0.6) if owner else PALE if number else "none"
+                    edge = {"edgecolor": RED, "lw": 2.5} if is_anothers else {"edgecolor": INK, "lw": 0.8}
+                    look = {"facecolor": face} | edge
+                    boxes.append(Box(block, left + slot, left + slot + 1, look, str(number or "")))
+                boxes.append(Box(block, right + 0.1, right + 2.4, "none", " and ".join(holders) or "free"))
+        shown[name] = ["", *(f"block {i}" for i in range(num_blocks))], boxes
+    return draw_boxes(shown, "", {}, 1)
 
 
 INDICES = ("batch_idx", "block_idx", "pos")
-MOST_REQUESTS = 16  # with more, a cell is too narrow for its number
 Told = Mapping[str, Sequence[int] | int]  # by the index's name: a tensor's numbers, or one number
+TENSOR, NUMBER = {"facecolor": (BLUE, 0.3), "edgecolor": INK}, {"facecolor": PALE, "edgecolor": INK}
 
 
-@styled
 def draw_write_indices(ways: Mapping[str, Told]) -> Figure:
     """Draw what the host tells the GPU about one layer's write, a panel per way of writing, by its title:
     each index is a strip with a cell per request.
 
     ways: for each way, the indices that the host tells, by name: a list is a tensor that is copied to the
-    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself. Raises
-    ValueError for a batch of more than MOST_REQUESTS requests.
+    GPU, a number is an argument of the kernel, and what is missing the kernel knows by itself.
     """
     tensors = {way: [v for v in told.values() if not isinstance(v, int)] for way, told in ways.items()}
     batch_size = max(len(each) for values in tensors.values() for each in values)
-    if batch_size > MOST_REQUESTS:
-        raise ValueError(f"{batch_size} requests are too many to draw; the most is {MOST_REQUESTS}")
-    fig, all_axes = panels(0.2 + 1.2 * len(ways), len(ways))
-    for axes, (way, told) in zip(all_axes, ways.items(), strict=True):
+    shown: dict[str, Rows] = {}
+    for way, told in ways.items():
+        boxes = []
         for row, name in enumerate(INDICES):
             value = told.get(name)
-            face, said = (BLUE, 0.3), "a tensor: made, copied, waited for"
             if value is None:
-                write(axes, 0.5, row, "–", fontsize=9)
-                value, said = (), "nothing: row b is request b"
+                boxes.append(Box(row, 0, batch_size, "none", "nothing: row b is request b"))
             elif isinstance(value, int):
-                value, face, said = (value,), PALE, "a number: an argument of the kernel"
-            for i, number in enumerate(value):
-                box(axes, (i, row - 0.42), 1, 0.84, fc=face, ec=INK, lw=0.6)
-                write(axes, i + 0.5, row, str(number), fontsize=8.5)
-            axes.text(batch_size + 0.3, row, said, va="center", fontsize=9)
-        name_rows(axes, INDICES)
-        bare(axes)
-        axes.set(xlim=(-0.1, batch_size + 5.6), xticks=[])
-        axes.spines["bottom"].set_visible(False)
+                boxes.append(Box(row, 0, 1, NUMBER, str(value)))
+            else:
+                boxes += [Box(row, i, i + 1, TENSOR, str(number)) for i, number in enumerate(value)]
         number = len(tensors[way])
-        axes.set_title(f"{way}: {number} index tensor{'' if number == 1 else 's'}")
-    return fig
+        shown[f"{way}: {number} index tensor{'' if number == 1 else 's'}"] = INDICES, boxes
+    looks = {"a tensor: made, copied, waited for": TENSOR, "a number: an argument of the kernel": NUMBER}
+    return draw_boxes(shown, "", looks, 2)
 
 
-@styled
-def draw_tables(tables: Mapping[str, LayerTables]) -> Figure:
-    """Draw the block tables of all layers, a panel per engine, by name, and a row per table: each block is a
-    box with its place in the pool, in the colour of its request. A border marks what several requests share.
+def draw_tables(tables: Mapping[str, Mapping[int, Sequence[Sequence[int]]]]) -> Figure:
+    """Draw block tables as `watch.layer_tables` gives them, a panel per engine, by name, and a row per table:
+    each block is a box with its place in the pool, in the colour of its request. A border marks what several
+    requests share.
     """
     shown: dict[str, Rows] = {}
     looks = {}
-    for name, of_engine in tables.items():
-        boxes, left = [], 0.0
-        requests = of_engine.places.values()
-        held = Counter((row, i) for rows in requests for row, indices in enumerate(rows) for i in indices)
-        for request_id, rows in of_engine.places.items():
-            looks[f"request {request_id}"] = {"facecolor": (colour(request_id), 0.45)}
+    for name, of_requests in tables.items():
+        boxes, left, num = [], 0.0, 1
+        held = Counter((row, i) for rows in of_requests.values() for row, ids in enumerate(rows) for i in ids)
+        for request_id, rows in of_requests.items():
+            num, shade = len(rows), (colour(request_id), 0.45)
+            looks[f"request {request_id}"] = {"facecolor": shade}
             for row, indices in enumerate(rows):
                 for place, index in enumerate(indices):
-                    look = {"facecolor": (colour(request_id), 0.45), "edgecolor": INK}
-                    look["lw"] = 1.4 * (held[row, index] > 1)
+                    look = {"facecolor": shade, "edgecolor": INK, "lw": 1.4 * (held[row, index] > 1)}
                     boxes.append(Box(row, left + place, left + place + 0.94, look, str(index)))
             left += len(rows[0]) + 0.6
-        num = of_engine.num_tables
-        labels = [f"layer {i}" for i in range(num)] if num > 1 else [f"all {of_engine.num_layers} layers"]
+        labels = [f"layer {i}" for i in range(num)] if num > 1 else ["all layers"]
         shown[f"{name}: {num} {'list' if num == 1 else 'lists'} of blocks per request"] = labels, boxes
-    fig = draw_boxes(shown, "", looks, len(looks))
-    for axes in fig.axes:
-        axes.set_xticks([])
-    return fig
+    return draw_boxes(shown, "", looks, len(looks))
+
+
+SEVERAL, ONE = ({"facecolor": (shade, 0.35), "edgecolor": INK, "lw": 1} for shade in (BLUE, ORANGE))
+REST = {"facecolor": (GREY, 0.25), "lw": 0}
 
 
 @styled
@@ -146,49 +116,31 @@ def draw_shared_blocks(texts: Mapping[str, Sequence[str]], block_size: int) -> F
     alike up to its end is one box over all of them: it is computed once. The rest of a text has no full
     block, and is its own.
     """
-    rows = list(texts.values())
+    rows = [tuple(tokens) for tokens in texts.values()]
     fig, axes = figure(1.0 + 0.42 * len(rows))
-    for place in range(max(len(tokens) for tokens in rows) // block_size):
-        end = (place + 1) * block_size
-        begins = [tuple(tokens[:end]) if len(tokens) >= end else None for tokens in rows]
-        for begin, group in groupby(range(len(rows)), key=lambda row: begins[row]):
-            members = list(group)
-            if begin is not None:
-                corner = (end - block_size, members[0])
-                _draw_box(axes, corner, begin[-block_size:], len(members))
     for row, tokens in enumerate(rows):
-        start = len(tokens) // block_size * block_size
-        for place, token in enumerate(tokens[start:], start):
-            box(axes, (place, row + 0.08), 1, 0.84, fc=GREY, alpha=0.25, lw=0)
-            _write(axes, place, row + 0.5, token)
+        for start in range(0, len(tokens), block_size):
+            begin, is_full = tokens[: start + block_size], start + block_size <= len(tokens)
+            if is_full and row and rows[row - 1][: len(begin)] == begin:
+                continue  # drawn with the text above
+            num_rows = 1
+            while is_full and rows[row + num_rows :] and rows[row + num_rows][: len(begin)] == begin:
+                num_rows += 1
+            look = REST if not is_full else SEVERAL if num_rows > 1 else ONE
+            box(axes, (start, row + 0.08), len(begin) - start, num_rows - 0.16, **look)
+            for place, token in enumerate(begin[start:], start):
+                text = cell_text(token)
+                size = 7.5 if len(text) < LONGEST_TEXT else 6
+                write(axes, place + 0.5, row + num_rows / 2, text, fontsize=size)
     axes.set(xlim=(-0.1, max(map(len, rows)) + 0.1), ylim=(len(rows) + 0.1, -0.1))
     axes.set_yticks([row + 0.5 for row in range(len(rows))], list(texts))
     axes.set_xticks(range(0, max(map(len, rows)) + 1, block_size))
     axes.set_xlabel("position in the text, tokens")
     bare(axes)
     axes.set_title(f"Blocks of {block_size}: a box over several texts is computed and stored once")
-    looks = {
-        "a full block of several texts": {"facecolor": BLUE, "alpha": 0.35},
-        "a full block of one": {"facecolor": ORANGE, "alpha": 0.35},
-        "no full block": {"facecolor": GREY, "alpha": 0.25},
-    }
+    looks = {"a full block of several texts": SEVERAL, "a full block of one": ONE, "no full block": REST}
     key_below(fig, looks, 3)
     return fig
-
-
-def _draw_box(axes: Axes, corner: tuple[int, int], tokens: Sequence[str], num_rows: int) -> None:
-    """A block's box, `num_rows` high, with a line about it and its words in the middle."""
-    (x, y), height = corner, num_rows - 0.16
-    shade = BLUE if num_rows > 1 else ORANGE
-    box(axes, (x, y + 0.08), len(tokens), height, fc=(shade, 0.35), ec=INK, lw=1)
-    for place, token in enumerate(tokens, x):
-        _write(axes, place, y + num_rows / 2, token)
-
-
-def _write(axes: Axes, x: float, y: float, token: str) -> None:
-    text = cell_text(token)
-    size = 7.5 if len(text) < LONGEST_TEXT else 6
-    write(axes, x + 0.5, y, text, fontsize=size)
 
 
 @styled

@@ -12,8 +12,7 @@ from matplotlib.ticker import LogLocator
 from labkit.ladder import LADDER
 from labkit.results.comparison import CONFIDENCE, Comparison
 from labkit.show.colours import BLUE, GREY, GREY_INK, INK, PALE, RED, colour
-from labkit.show.marks import key_below, name_rows
-from labkit.show.style import figure, is_wide, styled
+from labkit.show.style import figure, is_wide, key_below, name_rows, styled
 
 STEP = 0.7  # height of a rung's box
 VERDICT_COLOURS = {"faster": BLUE, "slower": RED}  # grey for every other
@@ -26,7 +25,13 @@ def draw_comparison(comparisons: Mapping[str, Comparison]) -> Figure:
     fig, axes = figure(1.2 + 0.55 * len(comparisons))
     axes.axvline(1, color=INK, lw=1)
     for row, comparison in enumerate(comparisons.values()):
-        _draw_measured(axes, row, comparison)
+        colour, verdict = VERDICT_COLOURS.get(comparison.verdict, GREY), comparison.verdict
+        ink = ink_of(colour)
+        if comparison.warning:  # it has no verdict
+            colour, verdict, ink = GREY, f"{comparison.path!r} never ran", RED
+        axes.plot(comparison.interval, [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
+        axes.plot(comparison.speedup, row, "o", color=colour, markersize=6)
+        write_beside(axes, row, verdict, f"×{comparison.speedup:.3f} {comparison.interval}", ink)
     name_rows(axes, [textwrap.fill(label, 26) for label in comparisons])
     axes.margins(x=0.1)
     if is_wide([end for comparison in comparisons.values() for end in comparison.interval]):
@@ -40,17 +45,6 @@ def draw_comparison(comparisons: Mapping[str, Comparison]) -> Figure:
     axes.set_xlabel(f"speed-up: time before / time after, medians (bar: {100 * CONFIDENCE:.0f} % interval)")
     axes.set_title("Right of 1: faster. Left of 1: slower. A bar across 1 cannot tell")
     return fig
-
-
-def _draw_measured(axes: Axes, row: int, comparison: Comparison) -> None:
-    """A comparison whose path never ran has no verdict, and says so, in red."""
-    colour, verdict = VERDICT_COLOURS.get(comparison.verdict, GREY), comparison.verdict
-    ink = ink_of(colour)
-    if comparison.warning:
-        colour, verdict, ink = GREY, f"{comparison.path!r} never ran", RED
-    axes.plot(comparison.interval, [row, row], color=colour, lw=8, alpha=0.45, solid_capstyle="butt")
-    axes.plot(comparison.speedup, row, "o", color=colour, markersize=6)
-    write_beside(axes, row, verdict, f"×{comparison.speedup:.3f} {comparison.interval}", ink)
 
 
 def write_beside(axes: Axes, row: int, first: str, second: str, ink: str) -> None:
@@ -105,9 +99,7 @@ def draw_gains(gains: Mapping[str, Mapping[str, Mapping[int, Comparison]]]) -> F
 
 @styled
 def draw_ladder(
-    rates: Mapping[str, Sequence[float]],
-    limit: float | None = None,
-    of: str = "decode tokens per second",
+    rates: Mapping[str, Sequence[float]], limit: float | None = None, of: str = "decode tokens per second"
 ) -> Figure:
     """Draw the tokens per second of the rungs, in order: each run a dot, a box from the median of the
     rung below to the rung's own, and the factor between them with drift taken out, as `Comparison` has it.
@@ -159,18 +151,11 @@ def _draw_step(
     axes.plot([rate, rate], [row - STEP / 2, row + STEP / 2], color=INK, lw=1)
     if row:
         axes.plot([below, below], [row - 1 + STEP / 2, row + STEP / 2], color=INK, lw=1)
+        place = (max(rate, below, *runs), row), (6, 0), "data", "offset points"
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the limit's line
+        look = {"color": ink_of(colour), "weight": "bold", "bbox": ground}
+        axes.annotate(f"×{factor:.2f}", *place, va="center", **look)
     axes.plot(runs, [row] * len(runs), "o", color=INK, markersize=3, alpha=0.7)
-    if row:
-        axes.annotate(
-            f"×{factor:.2f}",
-            (max(rate, below, *runs), row),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-            color=ink_of(colour),
-            weight="bold",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # over the limit's line
-        )
 
 
 def _compare(below: Sequence[float], runs: Sequence[float]) -> tuple[float, str]:
@@ -190,15 +175,8 @@ def _write_beside(axes: Axes, row: int, rate: float, limit: float | None) -> Non
     if limit:
         columns.append((f"{100 * rate / limit:.1f} %", 155))
     for text, points in columns:
-        axes.annotate(
-            text,
-            (1, row),
-            xycoords=axes.get_yaxis_transform(),
-            xytext=(points, 0),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-        )
+        place = (1, row), (points, 0), axes.get_yaxis_transform(), "offset points"
+        axes.annotate(text, *place, ha="right", va="center")
 
 
 def rung_label(number: str) -> str:

@@ -12,8 +12,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from labkit.show.colours import BLUE, GREEN, GREY, GREY_INK, INK, ORANGE, PALE, PURPLE, SKY, colour
-from labkit.show.marks import beside, box, key_below, name_rows, write
-from labkit.show.style import figure, styled
+from labkit.show.lanes import Box, Rows, draw_boxes
+from labkit.show.style import beside, box, figure, key_below, name_rows, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.learn.before_03.occupancy import GPU
@@ -65,25 +65,21 @@ def draw_layer_kernels(rows: Mapping[str, Sequence[KernelBox]]) -> Figure:
     return fig
 
 
-@styled
 def draw_shares(ways: Mapping[str, Mapping[str, Sequence[tuple[int, int, int]]]]) -> Figure:
     """Draw how tokens are split among programs, a panel per way to split and a row per request, by name: its
     tokens in pieces, coloured by program; of each piece the first token, how many, and the program."""
-    num_rows = sum(len(requests) for requests in ways.values())
-    fig, all_axes = figure(1.0 + 0.5 * num_rows, rows=len(ways), sharex=True)
-    for axes, (way, requests) in zip(all_axes, ways.items(), strict=True):
-        for row, pieces in enumerate(requests.values()):
+    shown: dict[str, Rows] = {}
+    for way, requests in ways.items():
+        names, boxes = [], []
+        for row, (name, pieces) in enumerate(requests.items()):
             totals: Counter[int] = Counter()
             for first, count, program in pieces:
-                shade = colour(program)
-                axes.barh(row, count, 0.6, first, color=shade, alpha=0.75, edgecolor="white", lw=0.6)
-                write(axes, first + count / 2, row, str(program), fontsize=6.5)
+                boxes.append(Box(row, first, first + count, colour(program), str(program)))
                 totals[program] += count
-            beside(axes, row, f"{len(totals)} at work,\nat most {max(totals.values())} tokens")
-        name_rows(axes, list(requests))
-        axes.set_title(way)
-    axes.set_xlabel("tokens in the cache (in each piece, the number of the program that reads it)")
-    return fig
+            names.append(f"{name}: {len(totals)} at work,\nat most {max(totals.values())} tokens each")
+        shown[way] = names, boxes
+    across = "tokens in the cache (in each piece, the number of the program that reads it)"
+    return draw_boxes(shown, across, {}, 1)
 
 
 MOST_WAVES = 6  # that are drawn

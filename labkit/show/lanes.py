@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from matplotlib.figure import Figure
 
-from labkit.results.profiles import Span as ProfiledSpan
-from labkit.results.profiles import StepProfile
+from labkit.results.profiles import Span, StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
-from labkit.show.marks import Look, as_patch, bare, box, key_below, name_rows, write
-from labkit.show.style import figure, panels, styled
+from labkit.show.style import Look, as_patch, bare, box, figure, key_below, name_rows, panels, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
     from labkit.engine import Completion
@@ -36,13 +34,15 @@ class Box(NamedTuple):
 Rows = tuple[Sequence[str], Sequence[Box]]  # the names of a panel's rows, and what is in them
 
 
+@styled
 def draw_boxes(
     shown: Mapping[str, Rows], across: str, looks: Mapping[str, Look], ncols: int, end: float | None = None
 ) -> Figure:
     """Draw a panel for each title, with rows of boxes, and below all of them what the looks mean. Boxes of a
     row that overlap stand one below the other; where a look is PALE, it is that of a row without a box.
 
-    across: what is on the axis. end: where it ends, and so do all boxes.
+    across: what is on the axis; it has no ticks where that is nothing. end: where it ends, and so do all
+    boxes.
     """
     heights = [max(1, len(names)) for names, _ in shown.values()]
     size = 0.9 + 0.45 * len(shown) + (0.42 if sum(heights) <= 6 else 0.3) * sum(heights)
@@ -67,6 +67,8 @@ def draw_boxes(
         bare(axes)
         axes.set_title(title)
     all_axes[-1].set_xlabel(across)
+    if not across:
+        all_axes[-1].set_xticks([])
     key_below(fig, looks, ncols)
     return fig
 
@@ -80,73 +82,53 @@ def levels_of(boxes: Sequence[Box]) -> Iterator[int]:
         yield level
 
 
-def with_notes(names: Mapping[str, object], notes: Mapping[str, str] | None) -> dict[str, str]:
-    """By name the title of its panel: the name, and the note about it if there is one."""
-    return {name: f"{name}: {notes[name]}" if (notes or {}).get(name) else name for name in names}
+class Stretch(NamedTuple):
+    """What was done in a lane from `start` to `end`, and whose it was: a kernel's or a step's."""
 
-
-class Span(NamedTuple):
-    """A stretch of a kernel's time, from `start` to `end` in microseconds: it waits, queues for the
-    memory, or moves bytes."""
-
-    stream: str
-    kernel: str
-    state: str  # one of KERNEL_STATES
+    lane: str
+    work: str
     start: float
     end: float
+    whose: str = ""
 
 
 KERNEL_STATES = {"waits": ORANGE, "queues for memory": PURPLE, "moves bytes": BLUE}
 
 
-@styled
-def draw_lanes(lanes: Mapping[str, Sequence[Span]], end: float | None = None) -> Figure:
-    """Draw spans by name, all on one clock: a row per stream in which a kernel ran, a kernel's name over its
-    boxes.
+def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None) -> Figure:
+    """Draw what kernels do, by name, all on one clock: a row per stream in which a kernel ran, a kernel's
+    name over its boxes.
 
-    end: where the clock ends, in microseconds. Raises ValueError if there is no span.
+    lanes: the works are KERNEL_STATES. end: where the clock ends, in microseconds.
     """
-    end = end or max(span.end for spans in lanes.values() for span in spans)
-    streams = {name: sorted({span.stream for span in spans}) for name, spans in lanes.items()}
+    end = end or max(each.end for stretches in lanes.values() for each in stretches)
+    streams = {name: sorted({each.lane for each in stretches}) for name, stretches in lanes.items()}
     shown = {
-        name: (rows, [Box(rows.index(s.stream), s.start, s.end, KERNEL_STATES[s.state]) for s in lanes[name]])
+        name: (rows, [Box(rows.index(s.lane), s.start, s.end, KERNEL_STATES[s.work]) for s in lanes[name]])
         for name, rows in streams.items()
     }
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
-    for axes, (name, spans) in zip(fig.axes, lanes.items(), strict=True):
-        for stream, kernel, start, stop in kernels_of([s for s in spans if s.start < end]):
-            middle = (start + min(stop, end)) / 2
-            if min(stop, end) - start > 0.09 * end:
-                place = middle, streams[name].index(stream) - HEIGHT / 2
-                axes.text(*place, kernel, ha="center", va="bottom", fontsize=7.5, color=INK)
+    for axes, (name, stretches) in zip(fig.axes, lanes.items(), strict=True):
+        for kernel in kernels_of([each for each in stretches if each.start < end]):
+            stop, row = min(kernel.end, end), streams[name].index(kernel.lane)
+            if stop - kernel.start > 0.09 * end:
+                middle, look = (kernel.start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
+                axes.text(middle, row - HEIGHT / 2, kernel.whose, fontsize=7.5, **look)
     return fig
 
 
-def kernels_of(spans: Sequence[Span]) -> list[tuple[str, str, float, float]]:
-    """Stream, name, start and end of each kernel: a wait and what comes right after it are one kernel's."""
-    kernels: list[tuple[str, str, float, float]] = []
-    last: dict[str, tuple[int, Span]] = {}  # by stream: the kernel's place in the list, and its last span
-    for span in sorted(spans, key=lambda span: span.start):
-        place, before = last.get(span.stream, (0, None))
-        goes_on = before is not None and before.state != "moves bytes" and span.state != "waits"
-        if goes_on and before.kernel == span.kernel:
-            kernels[place] = (*kernels[place][:3], span.end)
+def kernels_of(stretches: Sequence[Stretch]) -> list[Stretch]:
+    """A stretch for each kernel: a wait and what comes right after it are one kernel's."""
+    kernels: list[Stretch] = []
+    for each in stretches:
+        before = kernels[-1] if kernels else each
+        is_open = before.work != "moves bytes" and each.work != "waits"
+        if is_open and (before.lane, before.whose) == (each.lane, each.whose):
+            kernels[-1:] = [each._replace(start=before.start)]
         else:
-            place = len(kernels)
-            kernels.append((span.stream, span.kernel, span.start, span.end))
-        last[span.stream] = place, span
+            kernels.append(each)
     return kernels
-
-
-class Busy(NamedTuple):
-    """A piece of work of one step, on the host or on the GPU: from `start` to `end`, in microseconds."""
-
-    lane: str  # "host" or "GPU"
-    work: str  # one of WORK
-    step: int  # its number; in a chain of kernels the kernel's
-    start: float
-    end: float
 
 
 # By the kind of work: its colours, in even and odd steps; and the words of the legend, for a decode step.
@@ -157,51 +139,46 @@ WORDS = {
     "gpu": "GPU: the step itself",
 }
 HOST_AND_GPU = ("host", "GPU")
+SHOWN = 30  # launches of a step
 
 
-@styled
 def draw_schedules(
-    schedules: Mapping[str, Sequence[Busy]],
-    notes: Mapping[str, str] | None = None,
-    end: float | None = None,
-    words: Mapping[str, str] = WORDS,
+    schedules: Mapping[str, Sequence[Stretch]], end: float | None = None, words: Mapping[str, str] = WORDS
 ) -> Figure:
-    """Draw when the host and the GPU work, two lanes per schedule, by name, all on one clock; each box has
-    its step's number.
+    """Draw when the host and the GPU work, two lanes per schedule, by title, all on one clock; each box has
+    the number of its step, or of its kernel.
 
-    notes: text behind a schedule's name. end: where the clock ends, in microseconds. words: the legend's, by
-    the kind of work; a decode step's by default.
+    end: where the clock ends, in microseconds. words: the legend's, by the kind of work; a decode step's by
+    default.
     """
-    titles = with_notes(schedules, notes)
-    shown = {
-        titles[name]: (
-            HOST_AND_GPU,
-            [
-                Box(HOST_AND_GPU.index(lane), start, stop, WORK[work][step % 2], str(step))
-                for lane, work, step, start, stop in schedule
-            ],
-        )
-        for name, schedule in schedules.items()
-    }
+    shown: dict[str, Rows] = {}
+    for title, schedule in schedules.items():
+        boxes = [
+            Box(HOST_AND_GPU.index(s.lane), s.start, s.end, WORK[s.work][int(s.whose) % 2], s.whose)
+            for s in schedule
+        ]
+        shown[title] = HOST_AND_GPU, boxes
     looks = {text: WORK[work][0] for work, text in words.items()} | {"waits": PALE}
     return draw_boxes(shown, "microseconds", looks, 4, end)
 
 
-def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float, shown: int = 30) -> Figure:
+def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float) -> Figure:
     """Draw the beginning of a decode step twice, to scale: its kernels launched one by one, and as one CUDA
-    graph.
+    graph, as far as SHOWN launches reach.
 
     kernels: how many the step has. eager_us, graph_us: microseconds that each of the two steps took as a
     whole; gpu_us: of them, the kernels' own. All launches are drawn as if they took the same time, and so are
-    all kernels: only the sums are measured. shown: how many launches are drawn.
+    all kernels: only the sums are measured.
     """
     launch, kernel = eager_us / kernels, gpu_us / kernels
-    end = min(shown, kernels) * launch
-    eager = [Busy("host", "launch", i, i * launch, (i + 0.85) * launch) for i in range(kernels)]
-    eager += [Busy("GPU", "gpu", i, busy.end, busy.end + min(kernel, launch)) for i, busy in enumerate(eager)]
-    graph = [Busy("host", "launch", 0, 0, launch)]
-    starts = [0.85 * launch + i * kernel for i in range(kernels)]
-    graph += [Busy("GPU", "gpu", i, start, start + kernel) for i, start in enumerate(starts)]
+    end = min(SHOWN, kernels) * launch
+    eager, graph = [], [Stretch("host", "launch", 0, launch, "0")]
+    for i in range(kernels):
+        launched = (i + 0.85) * launch
+        eager.append(Stretch("host", "launch", i * launch, launched, str(i)))
+        eager.append(Stretch("GPU", "gpu", launched, launched + min(kernel, launch), str(i)))
+        start = 0.85 * launch + i * kernel
+        graph.append(Stretch("GPU", "gpu", start, start + kernel, str(i)))
     busy = 100 * min(1.0, gpu_us / eager_us)
     titles = (
         f"Launched one by one: {kernels} kernels in {eager_us:,.0f} µs, GPU busy {busy:.0f} %",
@@ -237,7 +214,7 @@ def draw_timeline(profile: StepProfile) -> Figure:
     return fig
 
 
-def bars(spans: Sequence[ProfiledSpan]) -> list[tuple[float, float]]:
+def bars(spans: Sequence[Span]) -> list[tuple[float, float]]:
     """(start, duration) of each span in milliseconds, as `broken_barh` takes them."""
     return [(span.start / 1e3, span.duration / 1e3) for span in spans]
 
@@ -256,32 +233,24 @@ REQUEST_STATES = {  # by the state: the words of the legend, and the look
 }
 
 
-@styled
-def draw_joins(runs: Mapping[str, Sequence[JoinStep]], notes: Mapping[str, str] | None = None) -> Figure:
-    """Draw each run's steps as columns, one behind the other, each as wide as the rows that it sends through
-    the layers; a line per request.
-
-    notes: text behind a run's name. Raises ValueError if there is no run.
-    """
-    titles, shown = with_notes(runs, notes), {}
-    for name, steps in runs.items():
+def draw_joins(runs: Mapping[str, Sequence[JoinStep]]) -> Figure:
+    """Draw each run's steps, by its title, as columns, one behind the other, each as wide as the rows that it
+    sends through the layers; a line per request."""
+    shown = {}
+    for title, steps in runs.items():
         requests, boxes, start = sorted({r for step in steps for r in step.states}), [], 0
         for step in steps:
             looks = ((requests.index(r), REQUEST_STATES[state][1]) for r, state in step.states.items())
             boxes += [Box(row, start, start + step.rows, look) for row, look in looks]
             start += step.rows
-        shown[titles[name]] = [f"request {request}" for request in requests], boxes
+        shown[title] = [f"request {request}" for request in requests], boxes
     across = "rows through the layers, step by step (a box is as long as its step)"
     return draw_boxes(shown, across, dict(REQUEST_STATES.values()), 3)
 
 
-@styled
 def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
     """Draw prompts of so many tokens twice, to one scale: a row per prompt, each padded to the longest; and
-    packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter.
-
-    Raises ValueError if there is no prompt.
-    """
+    packed behind each other into chunks of `max_tokens` rows, the last of which may be shorter."""
     longest, ends = max(lengths), list(accumulate(lengths))
     pad = {"facecolor": "white", "edgecolor": GREY, "hatch": "///"}
     padded, packed = [], []
@@ -301,19 +270,9 @@ def draw_packing(lengths: Sequence[int], max_tokens: int) -> Figure:
     return draw_boxes(shown, "rows through the layers (tokens)", looks, 2)
 
 
-class Stretch(NamedTuple):
-    """What was done in a lane from `start` to `end`, in milliseconds since the client began."""
-
-    lane: str
-    work: str
-    start: float
-    end: float
-
-
-@styled
 def draw_request(stretches: Sequence[Stretch]) -> Figure:
-    """Draw the stretches of one request: a row per lane, in the order in which they are named, a colour per
-    kind of work. Raises ValueError if there is none."""
+    """Draw the stretches of one request, in milliseconds since the client began: a row per lane, in the order
+    in which they are named, a colour per kind of work."""
     lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
     works = list(dict.fromkeys(stretch.work for stretch in stretches))
     boxes = [Box(lanes.index(s.lane), s.start, s.end, colour(works.index(s.work))) for s in stretches]
@@ -322,7 +281,6 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
 
 
-@styled
 def draw_requests(completions: Sequence[Completion]) -> Figure:
     """Draw the life of requests, a row per request: queue wait, prefill, and decode, with a box per token.
     The axis is in milliseconds from the first arrival."""
@@ -338,7 +296,6 @@ def draw_requests(completions: Sequence[Completion]) -> Figure:
     return draw_boxes({title: (names, boxes)}, "milliseconds since the first request arrived", looks, 3)
 
 
-@styled
 def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
     """Draw how many records describe one block of the cache as it fills, a row per kind of record, by name.
 

@@ -28,14 +28,9 @@ def draw_block_sizes(sizes: Sequence[Waste], chosen: int) -> Figure:
     for panel, (ys, at, shade, words) in zip(axes, panels, strict=True):
         panel.plot(xs, ys, "o-", color=shade, lw=1.5, markersize=4)
         panel.plot([chosen], [at], "o", color=shade, markersize=10, markeredgecolor=INK)
-        panel.annotate(
-            f"blocks of {chosen}:\n" + words.format(at),
-            (chosen, at),
-            xytext=(0.5, 0.72),
-            textcoords="axes fraction",
-            ha="center",
-            arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.8},
-        )
+        place, line = (0.5, 0.72), {"arrowstyle": "-", "color": INK, "lw": 0.8}
+        text = f"blocks of {chosen}:\n" + words.format(at)
+        panel.annotate(text, (chosen, at), place, "data", "axes fraction", line, ha="center")
         panel.set_xscale("log", base=2)
         panel.set_xticks(xs, [f"{x:,}" for x in xs], fontsize=8)
         panel.set_xlabel("block size (tokens)")
@@ -64,10 +59,9 @@ def draw_buckets(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> 
         rows.step(sizes, padded, where="mid", label=f"{name}: {2 * len(buckets)} graphs", **line)
         share.step(sizes, lost, where="mid", **line)
         if place == 0:
-            rows.fill_between(
-                sizes, sizes, padded, step="mid", color=ORANGE, alpha=0.45, lw=0, label="padding rows"
-            )
-            share.fill_between(sizes, 0, lost, step="mid", color=ORANGE, alpha=0.45, lw=0)
+            look = {"step": "mid", "color": ORANGE, "alpha": 0.45, "lw": 0}
+            rows.fill_between(sizes, sizes, padded, label="padding rows", **look)
+            share.fill_between(sizes, 0, lost, **look)
     rows.plot(sizes, sizes, color=INK, lw=1, label="requests")
     rows.legend(loc="upper left")
     rows.set_ylabel("rows of the step")

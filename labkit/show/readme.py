@@ -346,7 +346,7 @@ MADE: dict[str, Callable[[], str]] = {
     "tiles": tiles_line,
     "installation": installation_line,
     "gpu tests": gpu_tests_line,
-    "faults": reliability.faults_text,
+    "faults": lambda: "\n\n".join(map(reliability.faults_of, map(load, reliability.FAULTS_RECORDS))),
     "floods": reliability.floods_text,
     "http flood": reliability.http_flood_text,
 }

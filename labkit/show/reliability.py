@@ -13,11 +13,6 @@ HTTP_FLOOD_RECORD = "http_flood_cpu"
 FLOOD_RECORDS = ("flood_fifo_cpu", "flood_pack_cpu", "flood_fifo_h100", "flood_pack_h100")
 
 
-def faults_text() -> str:
-    """For each record a few sentences about all schedules, and a Markdown table with a row per rung."""
-    return "\n\n".join(faults_of(load(name)) for name in FAULTS_RECORDS)
-
-
 def faults_of(record: Record) -> str:
     """A few sentences about a record's schedules, and a Markdown table with a row per rung."""
     rungs = record.samples

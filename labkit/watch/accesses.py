@@ -141,8 +141,9 @@ def _run(kernel: Any, grid: Any, args: Sequence[Any], kwargs: dict[str, Any], ru
     with ExitStack() as stack:
         for part in (tl, tl.core, tl.math):  # where a kernel calls a function, the interpreter leaves its own
             stack.enter_context(patch.dict(vars(part)))
-        for name, stand_in in _stand_ins(builder, note, interpreter.TensorHandle).items():
-            stack.enter_context(patch.object(builder, name, stand_in))
+        for name in METHODS:
+            noted = _noted(getattr(builder, name), name, note, interpreter.TensorHandle)
+            stack.enter_context(patch.object(builder, name, noted))
         _interpret_library(stack, kernel.fn, interpreter)
         function = interpreter.InterpretedFunction(kernel.fn)
         interpreter.GridExecutor(function.rewrite(), function.arg_names, size)(**{**given, **pointers})
@@ -195,39 +196,32 @@ class _Memory:
         return distances // itemsize, real, is_inside
 
 
-def _stand_ins(builder: Any, note: Callable, handle: Callable) -> dict[str, Callable]:
-    """By name, what takes the place of the interpreter's accesses to memory: noted, and kept inside."""
-    load, store = builder.create_masked_load, builder.create_masked_store
-    rmw, cas = builder.create_atomic_rmw, builder.create_atomic_cas
+# By the interpreter's method: what it does, and where its pointers and its mask stand among its arguments.
+METHODS = {
+    "create_masked_load": (READ, 0, 1),
+    "create_masked_store": (WRITE, 0, 2),
+    "create_atomic_rmw": (WRITE, 1, 3),
+    "create_atomic_cas": (WRITE, 0, None),
+}
 
-    def noted(kind: str, pointers: Any, mask: Any) -> tuple[Any, Any]:
-        lanes = np.broadcast_to(np.asarray(mask.data, dtype=bool), pointers.data.shape)
-        real, is_inside = note(kind, pointers, lanes)
-        return real, handle(is_inside, tl.int1)
 
-    def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
-        return load(*noted(READ, pointers, mask), *rest)
+def _noted(method: Callable, name: str, note: Callable, handle: Callable) -> Callable:
+    """What takes the place of one of METHODS: its access to memory is noted, and kept inside."""
+    kind, pointers_at, mask_at = METHODS[name]
 
-    def noted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        real, inside = noted(WRITE, pointers, mask)
-        return store(real, value, inside, *rest)
-
-    def noted_rmw(operation: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        real, inside = noted(WRITE, pointers, mask)
-        return rmw(operation, real, value, inside, *rest)
-
-    def noted_cas(pointers: Any, *rest: Any) -> Any:
-        real, is_inside = note(WRITE, pointers, np.ones(pointers.data.shape, dtype=bool))
-        if not is_inside.all():
+    def noted(*arguments: Any) -> Any:
+        args = list(arguments)
+        pointers = args[pointers_at]
+        lanes = True if mask_at is None else np.asarray(args[mask_at].data, dtype=bool)
+        lanes = np.broadcast_to(lanes, pointers.data.shape)
+        args[pointers_at], is_inside = note(kind, pointers, lanes)
+        if mask_at is not None:
+            args[mask_at] = handle(is_inside, tl.int1)
+        elif not is_inside.all():
             raise IndexError("a compare-and-swap outside of its tensor")
-        return cas(real, *rest)
+        return method(*args)
 
-    return {
-        "create_masked_load": noted_load,
-        "create_masked_store": noted_store,
-        "create_atomic_rmw": noted_rmw,
-        "create_atomic_cas": noted_cas,
-    }
+    return noted
 
 
 def _interpret_library(stack: ExitStack, function: Callable, interpreter: Any) -> None:

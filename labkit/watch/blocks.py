@@ -18,14 +18,6 @@ class SequenceView:
 
 
 @dataclass(frozen=True)
-class BlockView:
-    """One block of the pool: how many tokens are in it and how many sequences hold it."""
-
-    length: int
-    refcount: int
-
-
-@dataclass(frozen=True)
 class BlocksSnapshot:
     """One layer's pool at one moment: its sequences, and its blocks that are in use."""
 
@@ -33,7 +25,7 @@ class BlocksSnapshot:
     block_size: int
     num_blocks: int
     sequences: tuple[SequenceView, ...]
-    blocks: dict[int, BlockView]  # by block index; all others are free
+    lengths: dict[int, int]  # by block index, in tokens; all other blocks are free
 
 
 def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
@@ -45,17 +37,17 @@ def snapshot(engine: InferenceEngine, layer_idx: int = 0) -> BlocksSnapshot:
     ]
     entries: Iterable[PrefixEntry | CachedBlock] = engine.prefix_cache or ()
     holders += [(f"prefix {i}", None, entry, entry.token_ids) for i, entry in enumerate(entries)]
-    blocks, sequences = {}, []
+    lengths, sequences = {}, []
     for label, request_id, holder, token_ids in holders:
         block_ids = holder.block_ids_per_layer[layer_idx % manager.num_tables]
         for block_id in block_ids:
             info = manager.info(block_id)
-            blocks[info.block_index] = BlockView(info.length, manager.refcount(block_id))
+            lengths[info.block_index] = info.length
         tokens = tuple(decode([t]) for t in token_ids[: holder.num_tokens])
         indices = tuple(manager.info(i).block_index for i in block_ids)
         sequences.append(SequenceView(label, request_id, tokens, indices))
     return BlocksSnapshot(
-        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), blocks
+        layer_idx, manager.block_size, manager.max_blocks_per_layer, tuple(sequences), lengths
     )
 
 
@@ -68,20 +60,10 @@ def record_steps(engine: InferenceEngine, num_steps: int) -> list[BlocksSnapshot
     return snapshots
 
 
-@dataclass(frozen=True)
-class LayerTables:
-    """The block tables of an engine's running requests, for each layer or one for all layers."""
-
-    num_layers: int
-    num_tables: int
-    places: dict[int, list[tuple[int, ...]]]  # by request id: for each table, the blocks' places in the pool
-
-
-def layer_tables(engine: InferenceEngine) -> LayerTables:
-    """The block tables of a live engine's running requests, as they are now."""
-    manager = engine.kv_manager
-    places = {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
-    return LayerTables(manager.num_layers, manager.num_tables, places)
+def layer_tables(engine: InferenceEngine) -> dict[int, list[tuple[int, ...]]]:
+    """The block tables of a live engine's running requests as they are now: by request id the blocks' places
+    in the pool, for each layer or once for all layers."""
+    return {r.request_id: block_places(engine, s) for r, s in engine.scheduler.running.items()}
 
 
 def block_places(engine: InferenceEngine, session: InferenceSession) -> list[tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """What an engine's counters say of its steps: how blocks were made ready, and how a batch was written."""
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from labkit.engine import InferenceEngine
 
@@ -27,21 +27,14 @@ def record_paths(engine: InferenceEngine, num_steps: int) -> list[dict[str, int]
 WRITES = ("indexed", "generic", "full_batch", "identity_pos")  # by the names of the engine's counter
 
 
-@dataclass(frozen=True)
-class PositionsStep:
+class PositionsStep(NamedTuple):
     """One decode step: the slot in its last block that each request's token went to, and the write used."""
 
     slots: dict[int, int]  # by request id
     path: str
 
-    @property
-    def are_equal(self) -> bool:
-        """Whether all requests write to the same slot of their blocks."""
-        return len(set(self.slots.values())) == 1
 
-
-@dataclass(frozen=True)
-class Positions:
+class Positions(NamedTuple):
     """The decode steps of a run, on blocks of `block_size` tokens."""
 
     block_size: int
@@ -50,11 +43,7 @@ class Positions:
     @property
     def num_equal(self) -> int:
         """Steps in which all requests write to the same slot."""
-        return sum(step.are_equal for step in self.steps)
-
-    def then(self, later: "Positions") -> "Positions":
-        """The steps of this run followed by those of `later`, a run of the same engine."""
-        return Positions(self.block_size, self.steps + later.steps)
+        return sum(len(set(step.slots.values())) == 1 for step in self.steps)
 
 
 def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
@@ -72,16 +61,9 @@ def record_positions(engine: InferenceEngine, num_steps: int) -> Positions:
         engine.step()
         after = engine.stats()
         if after.counters.decode_steps > before.counters.decode_steps:
-            steps.append(PositionsStep(slots, write_path(before.append_paths, after.append_paths)))
+            taken = Counter(after.append_paths) - Counter(before.append_paths)
+            writes = [write for write in WRITES if taken[write]]
+            if len(writes) != 1:
+                raise ValueError(f"a step took the writes {writes}; it needs one, the same in all layers")
+            steps.append(PositionsStep(slots, writes[0]))
     return Positions(block_size, tuple(steps))
-
-
-def write_path(before: dict[str, int], after: dict[str, int]) -> str:
-    """The write that the layers of one step took, from two readings of the engine's counter.
-
-    Raises ValueError if they took none of WRITES, or more than one.
-    """
-    taken = [path for path, count in after.items() if path in WRITES and count > before.get(path, 0)]
-    if len(taken) != 1:
-        raise ValueError(f"a step took the writes {taken}; it needs one, the same in all layers")
-    return taken[0]

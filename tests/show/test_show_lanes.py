@@ -1,13 +1,11 @@
 """Figures on a clock, or of rows that are computed together: what lies where, and how long it is."""
 
-import numpy as np
 import pytest
 
 from labkit import Completion, FinishReason, show
 from labkit.engine import Timing
 from labkit.results.profiles import Span, StepProfile
-from labkit.show import Busy, JoinStep, Stretch
-from labkit.show import Span as KernelSpan
+from labkit.show import JoinStep, Stretch
 from labkit.show.lanes import kernels_of
 from labkit.watch import Positions
 from labkit.watch.counters import PositionsStep
@@ -27,7 +25,11 @@ def test_a_timeline_has_each_range_operator_and_kernel_in_its_lane():
 
 
 def test_work_of_host_and_gpu_is_in_lanes_up_to_the_end_of_the_clock():
-    work = [Busy("host", "launch", 0, 0, 50), Busy("GPU", "gpu", 0, 50, 350), Busy("GPU", "gpu", 1, 200, 900)]
+    work = [
+        Stretch("host", "launch", 0, 50, "0"),
+        Stretch("GPU", "gpu", 50, 350, "0"),
+        Stretch("GPU", "gpu", 200, 900, "1"),
+    ]
     (axes,) = show.draw_schedules({"a": work}, end=800).axes
     assert spans(axes.patches) == [(0, 800), (0, 50), (0, 800), (50, 350), (200, 800)]
     middles = [box.get_y() + box.get_height() / 2 for box in axes.patches]
@@ -37,22 +39,20 @@ def test_work_of_host_and_gpu_is_in_lanes_up_to_the_end_of_the_clock():
 def test_a_wait_and_what_comes_behind_it_are_one_kernel():
     states = [("waits", 0.0, 4.0), ("queues for memory", 4.0, 6.0), ("moves bytes", 6.0, 20.0)]
     states.append(("waits", 20.0, 25.0))
-    one = [KernelSpan("main", "attention", *state) for state in states]
-    two = [*one, KernelSpan("side", "linear_residual", "moves bytes", 0.0, 10.0)]
-    assert kernels_of(two) == [
-        ("main", "attention", 0.0, 20.0),
-        ("side", "linear_residual", 0.0, 10.0),
-        ("main", "attention", 20.0, 25.0),
+    one = [Stretch("main", *state, "attention") for state in states]
+    two = [*one, Stretch("side", "moves bytes", 0.0, 10.0, "linear_residual")]
+    assert [(each.lane, each.start, each.end) for each in kernels_of(two)] == [
+        ("main", 0.0, 20.0),
+        ("main", 20.0, 25.0),
+        ("side", 0.0, 10.0),
     ]
     (axes,) = show.draw_lanes({"two": two}, end=22).axes
     assert spans(axes.patches) == [(0, 22), (0, 4), (4, 6), (6, 20), (20, 22), (0, 22), (0, 10)]
 
 
 def test_launches_are_drawn_to_scale():
-    eager, graph = show.draw_launches(
-        kernels=100, eager_us=1000.0, graph_us=300.0, gpu_us=250.0, shown=20
-    ).axes
-    assert [len(axes.patches) for axes in (eager, graph)] == [2 + 20 + 20, 2 + 1 + 77]  # rows, and boxes
+    eager, graph = show.draw_launches(100, eager_us=1000.0, graph_us=300.0, gpu_us=250.0).axes
+    assert [len(axes.patches) for axes in (eager, graph)] == [2 + 30 + 30, 2 + 1 + 100]  # rows, and boxes
     assert spans(eager.patches)[1:3] == [(0, 8.5), (10, 18.5)]
 
 
@@ -76,23 +76,22 @@ def test_requests_wait_are_computed_and_decode_from_the_first_arrival_on(tiny):
     assert bars == [(50, 50), (100, 200), (300, 100), (0, 1.5), (0, 200), (200, 100), (300, 200)]
 
 
-def test_a_line_of_slots_ends_with_its_block_and_the_strip_names_the_write():
-    slots = [((s, s), "full_batch") for s in (1, 2, 3)] + [((0, 3), "generic"), ((1, 0), "generic")]
-    late = Positions(4, (PositionsStep({0: 1}, "generic"), PositionsStep({0: 2, 1: 0}, "generic")))
+def test_slots_are_numbers_by_step_and_the_last_row_names_the_write():
+    slots = [((s, s), "full_batch") for s in (2, 3)] + [((0, 3), "generic"), ((1,), "generic")]
     run = Positions(4, tuple(PositionsStep(dict(enumerate(each)), path) for each, path in slots))
-    first, second = show.draw_positions({"one": run, "late": late}).axes
-    drawn = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in first.lines]
-    assert drawn == [([1, 2, 3], [1, 2, 3]), ([4, 5], [0, 1]), ([1, 2, 3, 4], [1, 2, 3, 3]), ([5], [0])]
-    strips = [strip.get_paths()[0].get_extents() for strip in first.collections]
-    assert [(box.x0, box.x1) for box in strips] == [(0.5, 3.5), (3.5, 5.5)]
-    assert np.isnan(second.lines[1].get_ydata()[0])
+    (axes,) = show.draw_positions({"one": run}).axes
+    assert axes.get_title(loc="left") == "one: equal slots in 3 of 4 steps"
+    told = {text.get_position(): text.get_text() for text in axes.texts}
+    assert [told.get((step, 0)) for step in (1, 2, 3, 4)] == ["2", "3", "0", "1"]
+    assert [told.get((step, 1)) for step in (1, 2, 3, 4)] == ["2", "3", "3", None]
+    assert told[1.5, 2] == "full_batch" and told[3.5, 2] == "generic"
 
 
 def test_shares_of_tokens_are_pieces_by_program():
     ways = {"whole": {"70": [(0, 70, 0)]}, "in two": {"70": [(0, 32, 0), (32, 32, 1), (64, 6, 0)]}}
     _, axes = show.draw_shares(ways).axes
     assert [(bar.get_x(), bar.get_width()) for bar in axes.patches] == [(0, 32), (32, 32), (64, 6)]
-    assert axes.texts[-1].get_text() == "2 at work,\nat most 38 tokens"
+    assert axes.get_yticklabels()[0].get_text() == "70: 2 at work,\nat most 38 tokens each"
 
 
 def test_records_of_a_block_are_as_long_as_they_are_in_charge():
@@ -104,11 +103,7 @@ def test_a_layers_kernels_stand_where_those_of_the_row_above_do():
     box = show.KernelBox
     rows = {"apart": [box("norm", 1, 10), box("linear", 1, 30)], "fused": [box("norm_linear", 2, 30)]}
     (axes,) = show.draw_layer_kernels(rows).axes
-    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [
-        (0.04, 0.92),
-        (1.04, 0.92),
-        (0.04, 1.92),
-    ]
+    assert [(p.get_x(), p.get_width()) for p in axes.patches] == [(0.04, 0.92), (1.04, 0.92), (0.04, 1.92)]
 
 
 def test_stretches_lie_in_their_lanes_and_the_thinnest_can_be_seen():

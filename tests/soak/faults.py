@@ -20,8 +20,7 @@ from labkit.ladder import LADDER
 from labkit.model import LanguageModel, load_model
 from labkit.model.small import SMALL_MODELS, small_model
 from labkit.options import EngineOptions
-from labkit.watch.failures import PlantedError
-from labkit.watch.replaced import noting, replaced
+from labkit.watch.replaced import PlantedError, noting, replaced
 
 MOST_STEPS = 400  # of a schedule: more than its tokens, failures and preemptions together
 OF_A_FULL_BATCH = PROMPTS[1], SamplingParams(2)  # of each of its requests, at the end

@@ -11,7 +11,7 @@ from fault_points import FaultPoint, planted_nan
 
 from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.errors import OutOfBlocksError
-from labkit.watch.failures import PlantedError, planted_failure
+from labkit.watch.replaced import PlantedError, planted_failure
 
 # Many begin with another one, so that the prefix cache has whole and partial hits.
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))

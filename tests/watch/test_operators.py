@@ -1,5 +1,5 @@
 """Operators as PyTorch dispatches them, and Python's calls. Functions that count as one launch are in
-tests/watch/test_capture.py."""
+tests/watch/test_launches.py."""
 
 import sys
 

@@ -77,6 +77,33 @@ def test_what_is_not_declared_is_refused(owner, name, message):
     assert isinstance(refused.value, LabkitError)
 
 
+# --- a failure made on purpose: the calls that were asked for, and no others -------------------------------
+
+
+class Worker:
+    watch_points = ("work",)
+
+    def __init__(self):
+        self.done = []
+
+    def work(self, number, *, factor=1):
+        self.done.append(number)
+        return factor * number
+
+
+@pytest.mark.parametrize(("is_behind", "done"), [(False, [0, 3]), (True, [0, 1, 2, 3])])
+def test_the_calls_asked_for_fail_in_place_of_their_work_or_behind_it(is_behind, done):
+    worker, made = Worker(), []
+    with watch.planted_failure(worker, "work", 1, error=MemoryError, num_calls=2, is_behind=is_behind):
+        for number in range(4):
+            try:
+                made.append(worker.work(number, factor=10))
+            except MemoryError as error:
+                made.append(str(error))
+    said = "work was made to fail" + ", its work done" * is_behind
+    assert made == [0, said, said, 30] and worker.done == done
+
+
 # --- what the package declares -------------------------------------------------------------------------
 
 
@@ -92,6 +119,6 @@ def test_after_a_watch_an_engine_has_nothing_of_its_own_more_than_before(rung):
         watch.record_inputs(engine, 1)
     else:
         watch.record_sends(engine, 1)
-        with watch.record_flights(engine), watch.count_work(engine):
+        with watch.record_flights(engine):
             engine.step()
     assert [set(vars(part)) for part in parts] == before

@@ -8,7 +8,7 @@ from statistics import median
 import torch
 
 from labkit.bench.limit import synchronize
-from labkit.show.lanes import Busy
+from labkit.show.lanes import Stretch
 
 # When each kernel begins, from when its launch is done (microseconds) and what a kernel takes.
 Begins = Callable[[Sequence[float], float], Sequence[float]]
@@ -52,7 +52,7 @@ def kernel_begins(issued: Sequence[float], gpu_us: float) -> list[float]:
     return begins
 
 
-def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> list[Busy]:
+def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> list[Stretch]:
     """What the host and the GPU do in the first steps of a chain; kernels are numbered through.
 
     begins: says when each kernel begins, for those launched so far.
@@ -65,9 +65,9 @@ def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> li
             issued.append(host)
         if chain.read_back:
             host = max(host, begins(issued, chain.gpu_us)[-1] + chain.gpu_us)
-    launches = [Busy("host", "launch", i, end - chain.host_us, end) for i, end in enumerate(issued)]
+    launches = [Stretch("host", "launch", end - chain.host_us, end, str(i)) for i, end in enumerate(issued)]
     starts = begins(issued, chain.gpu_us)
-    kernels = [Busy("GPU", "gpu", i, start, start + chain.gpu_us) for i, start in enumerate(starts)]
+    kernels = [Stretch("GPU", "gpu", start, start + chain.gpu_us, str(i)) for i, start in enumerate(starts)]
     return [*launches, *kernels]
 
 

@@ -11,7 +11,7 @@ from labkit.engine import InferenceEngine, SamplingParams, StepOutput
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.step.staging import TokenCopy
 from labkit.learn.exercise import BrokenContract
-from labkit.watch.failures import PlantedError, planted_failure
+from labkit.watch.replaced import PlantedError, planted_failure
 
 # Several begin with another one, so that blocks are shared, wholly and in part, and copied.
 PROMPTS = ((1,), (1, 2, 3), (1, 2, 3, 4, 5, 6), (1, 2, 3, 9), (7, 8), tuple(range(20, 30)))

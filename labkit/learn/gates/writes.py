@@ -14,7 +14,7 @@ from labkit.learn.gates.gate import Build, Trial, raised, small_model
 from labkit.learn.gates.kernel_hints import kernel_hint
 from labkit.learn.gates.write_cases import BLOCK_SIZE, CASES, FAR_BLOCK, FAR_CASES, NUM_BLOCKS, PAIRS, Case
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
-from labkit.watch.capture import LaunchRecorder
+from labkit.watch.launches import LaunchRecorder
 
 NUM_LAYERS = 3
 LAYER = 1  # that is written; whatever runs over its end is seen in the next one

@@ -15,6 +15,7 @@ from labkit.learn.gates.gate import raised
 from labkit.model import LanguageModel
 from labkit.options import EngineOptions
 from labkit.watch import Positions, record_accesses, record_positions, steady_decode, steady_prompts
+from labkit.watch.counters import PositionsStep
 
 
 def index_tensors_of(engine: InferenceEngine) -> str:
@@ -42,12 +43,12 @@ def watch_positions(
     cache = CacheConfig(block_size=8, prefix_cache=False)
     engine = InferenceEngine(model, options, device=device, cache=cache)
     params = SamplingParams(max_new_tokens=32, stop_on_eos=False)
-    recorded = []
+    recorded: list[PositionsStep] = []
     for arriving, num_steps in ((lengths, 5), (late_lengths, 19)):
         for prompt in steady_prompts(len(arriving), arriving):
             engine.add_request(prompt, params)
-        recorded.append(record_positions(engine, num_steps))
-    return recorded[0].then(recorded[1])
+        recorded += record_positions(engine, num_steps).steps
+    return Positions(cache.block_size, tuple(recorded))
 
 
 def write_identity_pos(

@@ -11,7 +11,7 @@ from labkit.engine.step.host import DecodeStep
 from labkit.learn.gates.gate import raised
 from labkit.results import StepProfile
 from labkit.watch import record_inputs, record_sends, steady_decode, steady_prompts
-from labkit.watch.writes import Told
+from labkit.watch.sends import Told
 
 WIDE = ("token ids", "positions")  # that rung 05 sends as int64; all else is int32
 

@@ -15,9 +15,8 @@ from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.options import EngineOptions
 from labkit.results import HostTime
-from labkit.watch import count_work, steady_decode, steady_prompts
+from labkit.watch import noting, replaced, steady_decode, steady_prompts
 from labkit.watch.blocks import block_places
-from labkit.watch.work import COUNTS
 
 
 def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, float]:
@@ -60,14 +59,19 @@ def schedule_engine(
 
 def reserved(engine: InferenceEngine) -> str:
     """What a decode step of 8 requests asks of the engine's block manager, a reader's, in words."""
+    lists: list[int] = []  # that were looked at, by call
+
+    def on_reserve(_: int, block_ids_list: Sequence[list[int]]) -> None:
+        lists.append(len(block_ids_list))
+
+    watching = replaced(engine.kv_manager, "reserve_token_batch", noting(on_reserve))
     try:
-        with steady_decode(engine, steady_prompts(8, lengths=(20, 23))), count_work(engine) as counts:
+        with steady_decode(engine, steady_prompts(8, lengths=(20, 23))), watching:
             engine.step()
     except Exception as error:  # whatever the reader's code raises
         return f"reservations: not counted, because the engine {raised(error)}"
-    calls, lists, *_ = (counts[count] for count in COUNTS)
-    often = "once" if calls == 1 else f"{calls} times"
-    return f"reserve_token_batch: called {often} in a step of 8 requests, {lists} lists looked at"
+    often = "once" if len(lists) == 1 else f"{len(lists)} times"
+    return f"reserve_token_batch: called {often} in a step of 8 requests, {sum(lists)} lists looked at"
 
 
 NUM_STEPS = 60

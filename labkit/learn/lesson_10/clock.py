@@ -15,7 +15,7 @@ from labkit.engine.parts import Part
 from labkit.engine.step.resident import StepInFlight
 from labkit.ladder import Rung
 from labkit.learn.measured import Measured, three_engines
-from labkit.show.lanes import Busy
+from labkit.show.lanes import Stretch
 from labkit.watch import noting, replaced, steady_decode, steady_prompts
 
 # --- the host and the GPU on one clock -----------------------------------------------------------------
@@ -39,23 +39,23 @@ class StepWork(NamedTuple):
         return cls(host / 2, gpu, host / 2)
 
 
-def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Busy]:
+def simulate(work: StepWork, num_steps: int, ahead: int = 0) -> list[Stretch]:
     """Steps of a host that launches `ahead` steps before it reads one, and of a GPU that runs them."""
-    schedule: list[Busy] = []
+    schedule: list[Stretch] = []
     host = gpu = 0.0  # when each of them is free
     gpu_ends: list[float] = []  # of the steps launched so far
     for step in range(num_steps):
         while len(gpu_ends) <= min(step + ahead, num_steps - 1):
             number = len(gpu_ends) + 1
-            schedule.append(Busy("host", "launch", number, host, host + work.launch))
+            schedule.append(Stretch("host", "launch", host, host + work.launch, str(number)))
             host += work.launch
             begins = max(host, gpu)
             gpu = begins + work.gpu
             gpu_ends.append(gpu)
-            schedule.append(Busy("GPU", "gpu", number, begins, gpu))
+            schedule.append(Stretch("GPU", "gpu", begins, gpu, str(number)))
         begins = max(host, gpu_ends[step])  # wait for the tokens
         host = begins + work.accept
-        schedule.append(Busy("host", "accept", step + 1, begins, host))
+        schedule.append(Stretch("host", "accept", begins, host, str(step + 1)))
     return schedule
 
 

@@ -27,7 +27,7 @@ def lanes_end(lanes: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
     for name, lane in enumerate(lanes):
         for i, (waits, moves) in enumerate(lane):
             tasks.append(Task(str(name), str(i), waits, moves, (len(tasks) - 1,) if i else ()))
-    ends = {span.stream: span.end for span in sorted(run(tasks), key=lambda span: span.end)}
+    ends = {span.lane: span.end for span in sorted(run(tasks), key=lambda span: span.end)}
     return [int(ends.get(str(name), 0)) for name in range(len(lanes))]
 
 

@@ -24,9 +24,8 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
 from labkit.model import LanguageModel
 from labkit.results import TracedStep
-from labkit.show.lanes import Span
-from labkit.watch.capture import longest_possible
-from labkit.watch.launches import device_step_of
+from labkit.show.lanes import Stretch
+from labkit.watch.launches import device_step_of, longest_possible
 from labkit.watch.operators import OperatorMode, storage, tensors_of
 from labkit.watch.replaced import replaced
 from labkit.watch.steady import steady_decode, steady_prompts
@@ -252,9 +251,9 @@ class Task(NamedTuple):
     after: tuple[int, ...]  # indices of earlier tasks
 
 
-def run(tasks: Sequence[Task]) -> list[Span]:
+def run(tasks: Sequence[Task]) -> list[Stretch]:
     """When each task waits, queues and moves bytes, in microseconds from the start of the first."""
-    spans: list[Span] = []
+    spans: list[Stretch] = []
     ends: dict[int, float] = {}
     memory_free = 0.0
     while len(ends) < len(tasks):
@@ -268,9 +267,9 @@ def run(tasks: Sequence[Task]) -> list[Span]:
         moves = max(ready, memory_free) if task.bytes_us else ready
         ends[first] = end = moves + task.bytes_us
         memory_free = end if task.bytes_us else memory_free
-        spans.append(Span(task.stream, task.name, "waits", begin, ready))
-        spans.append(Span(task.stream, task.name, "queues for memory", ready, moves))
-        spans.append(Span(task.stream, task.name, "moves bytes", moves, end))
+        spans.append(Stretch(task.stream, "waits", begin, ready, task.name))
+        spans.append(Stretch(task.stream, "queues for memory", ready, moves, task.name))
+        spans.append(Stretch(task.stream, "moves bytes", moves, end, task.name))
     return [span for span in spans if span.end > span.start]
 
 

@@ -27,7 +27,7 @@ def test_a_worker_does_one_thing_at_a_time_and_reads_what_is_there(work, ahead):
         boxes = sorted(busy for busy in schedule if busy.lane == lane)
         in_time = sorted(boxes, key=lambda busy: busy.start)
         assert all(one.end <= other.start + 1e-6 for one, other in pairwise(in_time))
-    of = {(busy.work, busy.step): busy for busy in schedule}
+    of = {(busy.work, int(busy.whose)): busy for busy in schedule}
     assert len(of) == len(schedule) == 18
     for step in range(1, 7):
         assert of["launch", step].end <= of["gpu", step].start
