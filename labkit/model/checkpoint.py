@@ -17,12 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json, read_object
+from labkit.json_file import check_regular, read_json, read_object
 from labkit.model.chat import CHAT_FILE, read_chat_template
-from labkit.model.config import as_list
+from labkit.model.config import ModelConfig, as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import CheckpointFormat, ModelConfig, Network
+from labkit.model.network import CheckpointFormat, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
@@ -181,8 +181,8 @@ def download(hub_id: str) -> Path:
 def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageModel:
     """A model from a directory in Hugging Face's format. Raises CheckpointError naming what does not fit.
 
-    Files and sizes are checked before a module is built, so it is only built of sizes that are stored; then
-    every tensor's name and shape is checked, before it is filled.
+    The network is built of shapes alone, with as many layers as are stored at most, and every tensor's name
+    and shape is checked before memory is taken for it.
     """
     try:
         check_links(directory)
@@ -194,12 +194,9 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
                 f"and the model only {config.vocab_size}"
             )
         chat_template = read_chat_template(directory)
-        architecture = ARCHITECTURES[config.model_type]
-        stored = read_headers(directory, architecture.checkpoint_format)
-        check_sizes(config, stored)
-        network = network_without_weights(config)
-        network.load_state_dict(fitted_weights(network, stored, dtype), assign=True)
-        network.tie_weights()
+        stored = read_headers(directory, ARCHITECTURES[config.model_type].checkpoint_format)
+        network = network_to_fill(config, stored).to(dtype)
+        fill(network, stored)
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer, chat_template)
@@ -233,11 +230,11 @@ def read_config(directory: Path) -> ModelConfig:
         raise CheckpointError(f"{error} (in {directory})") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"config.json holds a {type(raw).__name__}, not an object")
-    architecture = architecture_of(raw.get("model_type"))
-    ids = range(architecture.read_config(raw).vocab_size)  # transformers writes an end for any vocabulary
+    read = architecture_of(raw.get("model_type")).config_type.from_hf
+    ids = range(read(raw).vocab_size)  # transformers writes an end for any vocabulary
     ends = as_list(raw.get("eos_token_id"))
     ends = ends + [end for end in as_list(more.get("eos_token_id")) if end in ids and end not in ends]
-    return architecture.read_config(raw | {"eos_token_id": ends})
+    return read(raw | {"eos_token_id": ends})
 
 
 @dataclass(frozen=True)
@@ -246,7 +243,7 @@ class StoredTensor:
 
     file: Path
     key: str
-    shape: tuple[int, ...]
+    shape: list[int]
     opened: safe_open  # one for all tensors of the file: they share its memory
 
     def read(self) -> Tensor:
@@ -286,8 +283,6 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
         opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
         keys = opened.keys()
         slices = {key: opened.get_slice(key) for key in keys}
-        with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
-            parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
     for key, part in slices.items():
@@ -296,65 +291,52 @@ def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
             raise CheckpointError(
                 f"{as_name(key)} has dtype {part.get_dtype()} in {as_name(file.name)}; weights have {allowed}"
             )
-    return [StoredTensor(file, key, tuple(part.get_shape()), opened) for key, part in slices.items()]
+    return [StoredTensor(file, key, part.get_shape(), opened) for key, part in slices.items()]
 
 
-def check_sizes(config: ModelConfig, stored: dict[str, StoredTensor]) -> None:
-    """Raises CheckpointError unless each size of config.json is that of a stored tensor: what is built is
-    then no larger than the files."""
-    architecture = ARCHITECTURES[config.model_type]
-    names = architecture.checkpoint_format
-    for key, shape in architecture.stored_shapes(config).items():
-        if key not in stored:
-            raise CheckpointError(f"missing tensor: {key}")
-        check_shape(key, stored[key], shape)
+def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Network:
+    """The network of a config, of shapes alone. Raises CheckpointError unless its tensors are those stored."""
+    names = ARCHITECTURES[config.model_type].checkpoint_format
     num_layers = len({match[1] for match in map(names.layer.match, stored) if match})
     if config.num_layers > num_layers:
         raise CheckpointError(
             f"config.json has {names.num_layers_field} = {config.num_layers}, "
             f"but {num_layers} layers are stored"
         )
-
-
-def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
-    """Raises CheckpointError unless the stored tensor has this shape."""
-    if tensor.shape != shape:
-        raise CheckpointError(
-            f"{key} has shape {shown(list(tensor.shape))}, but config.json says it is {list(shape)}"
-        )
-
-
-def fitted_weights(
-    network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """The state dict of `network` from a checkpoint's tensors. Raises CheckpointError if one does not fit."""
-    expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-    names, stored = network.checkpoint_format, dict(stored)
-    if network.config.tie_word_embeddings:
-        table = stored[names.token_table]
-        head = stored.setdefault(names.head, table)
-        if head is not table and not head.equals(table):
-            raise CheckpointError(
-                f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
-            )
-    parts = {key: stored_parts(network, key, shape) for key, shape in expected.items()}
-    wanted = {part: shape for each in parts.values() for part, shape in each.items()}
-    if missing := wanted.keys() - stored.keys():
+    try:
+        network = network_without_weights(config)
+    except (RuntimeError, TypeError) as error:  # a tensor of more bytes than can be counted
+        raise CheckpointError(f"config.json has sizes of no network: {quoted(error)}") from error
+    expected = {name: list(tensor.shape) for name, tensor in unprefixed(network).items()}
+    if config.tie_word_embeddings and names.head not in stored:
+        del expected[names.head]
+    if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
-    if unknown := stored.keys() - wanted.keys():
+    if unknown := stored.keys() - expected.keys():
         raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {listed(unknown)}")
-    for key, shape in wanted.items():
-        check_shape(key, stored[key], shape)
-    tensors = {}
-    for key, each in parts.items():
-        read = [stored[part].read() for part in each]
-        whole = read[0] if len(read) == 1 else torch.cat(read)
-        turned = whole.T if names.transposed.fullmatch(key) else whole
-        tensors[key] = turned.to(dtype).contiguous()
-    return tensors
+    for name, shape in expected.items():
+        if stored[name].shape != shape:
+            raise CheckpointError(
+                f"{name} has shape {shown(stored[name].shape)}, but config.json says it is {shape}"
+            )
+    is_stored_twice = config.tie_word_embeddings and names.head in stored
+    if is_stored_twice and not stored[names.head].equals(stored[names.token_table]):
+        raise CheckpointError(
+            f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
+        )
+    return network
 
 
-def stored_parts(network: Network, key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The stored tensors of which a parameter of this shape is made, with their shapes."""
-    rows, *rest = shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape
-    return {part: (count, *rest) for part, count in network.stored_names(key, rows).items()}
+def unprefixed(network: Network) -> dict[str, Tensor]:
+    """The weights as a checkpoint has them, by their names without the format's prefix."""
+    prefix = network.checkpoint_format.prefix
+    return {name.removeprefix(prefix): tensor for name, tensor in network.stored_tensors().items()}
+
+
+def fill(network: Network, stored: dict[str, StoredTensor]) -> None:
+    """Give a network of shapes alone, on the CPU, the stored tensors' values."""
+    network.to_empty(device="cpu")
+    network.tie_weights()
+    for name, tensor in unprefixed(network).items():
+        if name in stored:  # but for a head that is the token table
+            tensor.copy_(stored[name].read())

@@ -100,19 +100,6 @@ class GPT2(Network):
             x = block(x, layer_idx, attend)
         return self.ln_f(x)
 
-    @classmethod
-    def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
-        return {
-            "wte.weight": (config.vocab_size, config.n_embd),
-            "wpe.weight": (config.n_positions, config.n_embd),
-            "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
-        }
-
-    def lookup_tables(self) -> tuple[Tensor, ...]:
-        """The position table, and the token table unless it is the head as well."""
-        tied = self.config.tie_word_embeddings  # then the token table is read whole, as the head
-        return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
-
     def decoder_weights(self) -> DecoderWeights:
         return DecoderWeights(
             self.wte.weight.detach(),

@@ -140,17 +140,6 @@ class Llama(Network):
         return self.norm(x)
 
     @classmethod
-    def stored_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-        E = config.hidden_size
-        rows = {name: n for parts in cls.joined_rows(config).values() for name, n in parts.items()}
-        return {
-            "embed_tokens.weight": (config.vocab_size, E),
-            "layers.0.self_attn.q_proj.weight": (rows["q_proj"], E),
-            "layers.0.self_attn.k_proj.weight": (rows["k_proj"], E),
-            "layers.0.mlp.gate_proj.weight": (rows["gate_proj"], E),
-        }
-
-    @classmethod
     def joined_rows(cls, config: LlamaConfig) -> dict[str, dict[str, int]]:
         """The linear layers that a checkpoint has in parts, with the rows of each."""
         H, G, D, width = config.num_heads, config.num_kv_heads, config.head_dim, config.intermediate_size
@@ -158,10 +147,6 @@ class Llama(Network):
             "qkv_proj": {"q_proj": H * D, "k_proj": G * D, "v_proj": G * D},
             "gate_up_proj": {"gate_proj": width, "up_proj": width},
         }
-
-    def lookup_tables(self) -> tuple[Tensor, ...]:
-        """The token table, unless it is the head as well."""
-        return () if self.config.tie_word_embeddings else (self.embed_tokens.weight,)
 
     def decoder_weights(self) -> DecoderWeights:
         return DecoderWeights(

@@ -87,16 +87,10 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "a size of text": (config_with(n_embd="2"), ["n_embd"]),
     "no epsilon": (config_with(layer_norm_epsilon=-INF), ["layer_norm_epsilon"]),
     "an end past the vocabulary": (config_with(eos_token_id=V), ["eos_token_id"]),
-    "other positions": (
-        config_with(n_positions=P - 1),
-        [f"wpe.weight has shape [{P}, {E}], but config.json says it is [{P - 1}, {E}]"],
-    ),
-    "an MLP as large as can be": (config_with(n_inner=2**31 - 1), ["h.0.mlp.c_fc.weight has shape"]),
     "a layer too few": (
         config_with(n_layer=L + 1),
         [f"config.json has n_layer = {L + 1}, but {L} layers are stored"],
     ),
-    "the embedding missing": (without("transformer.wte.weight"), ["missing tensor", "wte.weight"]),
     "whole numbers": (with_dtype(torch.int32), [NO_FLOATS.format("I32")]),
     "numbers of 8 bits": (with_dtype(torch.float8_e5m2), [NO_FLOATS.format("F8_E5M2")]),
     "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
@@ -121,8 +115,15 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
         ["tokenizer", "is damaged"],
     ),
 }
-# Found when there is a module, and before it is filled.
+# Found when there is a module, which has shapes alone, and before it is filled.
 MISFITS: dict[str, tuple[Damage, list[str]]] = {
+    "other positions": (
+        config_with(n_positions=P - 1),
+        [f"wpe.weight has shape [{P}, {E}], but config.json says it is [{P - 1}, {E}]"],
+    ),
+    "an MLP as large as can be": (config_with(n_inner=2**31 - 1), ["h.0.mlp.c_fc.weight has shape"]),
+    "more bytes than can be counted": (config_with(n_embd=2**31 - 2), ["sizes of no network"]),
+    "the embedding missing": (without("transformer.wte.weight"), ["missing tensor", "wte.weight"]),
     "two tensors missing": (
         without(C_FC, "transformer.ln_f.bias"),
         ["missing tensors: h.1.mlp.c_fc.weight, ln_f.bias"],
@@ -142,8 +143,7 @@ MISFITS: dict[str, tuple[Damage, list[str]]] = {
 def test_the_error_names_the_directory_and_the_culprit(monkeypatch, directory: Path, what: str):
     damage, culprits = (DAMAGE | MISFITS)[what]
     damage(directory)
-    if what in DAMAGE:
-        monkeypatch.setattr(checkpoint, "network_without_weights", None)
+    monkeypatch.setattr(checkpoint, "network_without_weights" if what in DAMAGE else "fill", None)
     said = refusal(directory)
     assert said.startswith(f"cannot load {directory}: ") and all(culprit in said for culprit in culprits)
 
