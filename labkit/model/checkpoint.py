@@ -6,9 +6,8 @@ Weights are read from safetensors files only: nothing is unpickled and no code o
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, read_json, read_object
+from labkit.json_file import read_json, read_object
 from labkit.model.chat import CHAT_FILE, read_chat_template
 from labkit.model.config import ModelConfig, as_list
 from labkit.model.gguf import converted, find_gguf
@@ -185,7 +184,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     and shape is checked before memory is taken for it.
     """
     try:
-        check_links(directory)
+        check_files(directory)
         config = read_config(directory)
         tokenizer = LibraryTokenizer.from_directory(directory, config.eos_token_id)
         if tokenizer.num_ids > config.vocab_size:
@@ -202,8 +201,8 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer, chat_template)
 
 
-def check_links(directory: Path) -> None:
-    """Raises CheckpointError for a file that is read and is a link out of the directory.
+def check_files(directory: Path) -> None:
+    """Raises CheckpointError for a file that is read and is no regular one, or a link out of the directory.
 
     Who shares a checkpoint does not choose which of the reader's other files are opened. In the hub's cache,
     links may lead to the model's own blobs there.
@@ -214,11 +213,13 @@ def check_links(directory: Path) -> None:
         roots.append(place.parents[1] / HUB_BLOBS)
     for file in (file for pattern in HUB_FILES for file in sorted(directory.glob(pattern))):
         target = Path(os.path.realpath(file))
-        if file.is_file() and not any(target.is_relative_to(root) for root in roots):
+        if not any(target.is_relative_to(root) for root in roots):
             raise CheckpointError(
                 f"{as_name(file.name)} is a link out of the model's folder, and is not followed: "
                 "copy the file itself"
             )
+        if not file.is_file():
+            raise CheckpointError(f"{as_name(file.name)} is no regular file")
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -237,27 +238,31 @@ def read_config(directory: Path) -> ModelConfig:
     return read(raw | {"eos_token_id": ends})
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor of a safetensors file, of which the header alone was read."""
 
     file: Path
     key: str
     shape: list[int]
+    dtype: str  # by safetensors' name
     opened: safe_open  # one for all tensors of the file: they share its memory
 
+    def __str__(self) -> str:
+        return f"{as_name(self.key)} in {as_name(self.file.name)}"
+
     def read(self) -> Tensor:
-        """Its numbers, on the CPU, in the dtype they are stored in."""
+        """Its values, on the CPU, in the dtype they are stored in."""
         return self.opened.get_tensor(self.key)
 
     def equals(self, other: "StoredTensor") -> bool:
-        """Whether two stored tensors hold the same numbers, in whatever dtypes."""
+        """Whether two stored tensors hold the same values, in whatever dtypes."""
         return self.shape == other.shape and bool((self.read() == other.read()).all())
 
 
 def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTensor]:
     """All weights of the directory's safetensors files, by name, without the format's prefix. Raises
-    CheckpointError for one that is stored twice and differs, or not in floating point."""
+    CheckpointError for a damaged file, and for a weight that is stored twice and differs, or not in floating
+    point."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         found = ", ".join(p.name for p in directory.glob("*.bin")) or "no weights at all"
@@ -265,44 +270,38 @@ def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTe
             f"no *.safetensors file in {directory} (found {found}); labkit reads no other format"
         )
     stored: dict[str, StoredTensor] = {}
-    for tensor in (tensor for file in files for tensor in read_header(file, names)):
+    for tensor in (tensor for file in files for tensor in read_header(file)):
         name = tensor.key.removeprefix(names.prefix)
         if names.not_weights.match(name):
             continue
+        if tensor.dtype not in STORED_DTYPES:
+            allowed = ", ".join(STORED_DTYPES)
+            raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; weights have {allowed}")
         first = stored.setdefault(name, tensor)
         if first is not tensor and not first.equals(tensor):
-            places = " and ".join(f"as {as_name(t.key)} in {as_name(t.file.name)}" for t in (first, tensor))
-            raise CheckpointError(f"{as_name(name)} is stored twice, with other numbers: {places}")
+            raise CheckpointError(
+                f"{as_name(name)} is stored twice, with other numbers: {first} and {tensor}"
+            )
     return stored
 
 
-def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
+def read_header(file: Path) -> list[StoredTensor]:
     """The tensors of one safetensors file. Raises CheckpointError naming the file and what is wrong."""
     try:
-        check_regular(file)
         opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
-        keys = opened.keys()
-        slices = {key: opened.get_slice(key) for key in keys}
-    except (SafetensorError, OSError, ValueError) as error:
+        slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118  (it is no dict)
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
-    for key, part in slices.items():
-        if part.get_dtype() not in STORED_DTYPES and not names.not_weights.search(key):
-            allowed = ", ".join(STORED_DTYPES)
-            raise CheckpointError(
-                f"{as_name(key)} has dtype {part.get_dtype()} in {as_name(file.name)}; weights have {allowed}"
-            )
-    return [StoredTensor(file, key, part.get_shape(), opened) for key, part in slices.items()]
+    return [
+        StoredTensor(file, key, part.get_shape(), part.get_dtype(), opened) for key, part in slices.items()
+    ]
 
 
 def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Network:
-    """The network of a config, of shapes alone. Raises CheckpointError unless its tensors are those stored."""
+    """The network of a config, of shapes alone. Raises CheckpointError unless its tensors are the stored."""
     names = ARCHITECTURES[config.model_type].checkpoint_format
-    num_layers = len({match[1] for match in map(names.layer.match, stored) if match})
-    if config.num_layers > num_layers:
-        raise CheckpointError(
-            f"config.json has {names.num_layers_field} = {config.num_layers}, "
-            f"but {num_layers} layers are stored"
-        )
+    if config.num_layers > len(stored):
+        raise CheckpointError(f"config.json has {config.num_layers} layers; {len(stored)} tensors are stored")
     try:
         network = network_without_weights(config)
     except (RuntimeError, TypeError) as error:  # a tensor of more bytes than can be counted

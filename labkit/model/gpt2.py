@@ -72,8 +72,6 @@ class GPT2(Network):
     config_type = GPT2Config
     checkpoint_format = CheckpointFormat(
         prefix="transformer.",
-        layer=re.compile(r"h\.(\d+)\."),
-        num_layers_field="n_layer",
         token_table="wte.weight",
         head="lm_head.weight",
         transposed=re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight"),

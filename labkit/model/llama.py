@@ -104,8 +104,6 @@ class Llama(Network):
     config_type = LlamaConfig
     checkpoint_format = CheckpointFormat(
         prefix="model.",
-        layer=re.compile(r"layers\.(\d+)\."),
-        num_layers_field="num_hidden_layers",
         token_table="embed_tokens.weight",
         head="lm_head.weight",
         transposed=re.compile(r"(?!)"),  # none

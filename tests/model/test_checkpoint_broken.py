@@ -75,7 +75,7 @@ def remove(name: str) -> Damage:
     return lambda directory: (directory / name).unlink()
 
 
-NO_FLOATS = f"{C_FC} has dtype {{}} in model.safetensors; weights have F16, BF16, F32, F64"
+NO_FLOATS = f"{C_FC} in model.safetensors has dtype {{}}; weights have F16, BF16, F32, F64"
 # Found before a module is built, and what the error must say.
 DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "another architecture": (config_with(model_type="bert"), ["model_type = 'bert'", "gpt2"]),
@@ -87,10 +87,7 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "a size of text": (config_with(n_embd="2"), ["n_embd"]),
     "no epsilon": (config_with(layer_norm_epsilon=-INF), ["layer_norm_epsilon"]),
     "an end past the vocabulary": (config_with(eos_token_id=V), ["eos_token_id"]),
-    "a layer too few": (
-        config_with(n_layer=L + 1),
-        [f"config.json has n_layer = {L + 1}, but {L} layers are stored"],
-    ),
+    "a million layers": (config_with(n_layer=10**6), ["has 1000000 layers; 28 tensors are stored"]),
     "whole numbers": (with_dtype(torch.int32), [NO_FLOATS.format("I32")]),
     "numbers of 8 bits": (with_dtype(torch.float8_e5m2), [NO_FLOATS.format("F8_E5M2")]),
     "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
@@ -103,16 +100,16 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
         edit_json("tokenizer.json", lambda raw: raw["model"]["vocab"].update(zz=2**31) or raw),
         [f"ids to {2**31}, and the model only {V}"],
     ),
-    "a tokenizer of a type that is no text": (bpe_with(type=5), ["tokenizer", "is damaged"]),
-    "a tokenizer without a model": (tokenizer_with(model=None), ["tokenizer", "has no model"]),
+    "a tokenizer of a type that is no text": (bpe_with(type=5), ["tokenizer", "cannot be used"]),
+    "a tokenizer without a model": (tokenizer_with(model=None), ["tokenizer", "cannot be used"]),
     "a Unigram whose unknown token is missing": (
         tokenizer_with(model={"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]]}),
-        ["tokenizer", "is damaged"],
+        ["tokenizer", "cannot be used"],
     ),
-    "no vocabulary": (bpe_with(vocab={}), ["tokenizer", "is damaged"]),
+    "no vocabulary": (bpe_with(vocab={}), ["tokenizer", "cannot be used"]),
     "merges longer than any token, where the backend panics": (
         bpe_with(merges=[["t", "<|endoftext|>"]]),
-        ["tokenizer", "is damaged"],
+        ["tokenizer", "cannot be used"],
     ),
 }
 # Found when there is a module, which has shapes alone, and before it is filled.
@@ -135,6 +132,7 @@ MISFITS: dict[str, tuple[Damage, list[str]]] = {
     "an untied head missing": (config_with(tie_word_embeddings=False), ["missing tensor: lm_head.weight"]),
     "a matrix transposed": (with_tensor(C_FC, 64, 16), ["h.1.mlp.c_fc.weight", "[64, 16]", "[16, 64]"]),
     "a tensor unknown": (with_tensor("score.weight", 2, 16), ["unknown tensor: score.weight"]),
+    "a layer too few": (config_with(n_layer=L + 1), ["missing tensors: h.2.attn.c_attn.bias", "and 7 more"]),
     "a layer too many": (config_with(n_layer=1), ["unknown tensors", "h.1.attn.c_attn.bias"]),
 }
 
@@ -181,7 +179,7 @@ def test_a_tensor_that_is_stored_twice_must_have_the_same_numbers(directory: Pat
     for other in (torch.zeros(P, E), torch.zeros(P + 1, E)):
         store(directory, other)
         message = refusal(directory)
-        assert "wpe.weight is stored twice, with other numbers: as " in message
+        assert "wpe.weight is stored twice, with other numbers: " in message
 
 
 def test_the_tensors_of_a_file_share_its_memory(sound: Path):
