@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from labkit.engine import AsyncTokenStream, Completion, EngineStats, FinishReason, SamplingParams
 from labkit.engine.prompt import Limits, Prompt, check_params
 from labkit.engine.request import Timing
@@ -23,9 +25,10 @@ from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import LabkitError, OverloadedError, StreamError
 from labkit.model.chat import Voice
 from labkit.serve.engine_process import EngineSettings
-from labkit.serve.wire import Wire, encoded, error_of, read_stats, read_voice, token_of
+from labkit.serve.wire import Wire, encoded, error_of, read_voice, token_of
 
 LONG_TEXT = 10_000  # characters; a longer one is tokenized while others are served
+STATS = TypeAdapter(EngineStats)
 SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is killed
 
 
@@ -111,7 +114,7 @@ class EngineClient:
 
     def stats(self) -> EngineStats:
         """The engine's state as it was last told: at most a tenth of a second ago, or a step."""
-        return read_stats(self._stats)
+        return STATS.validate_python(self._stats)
 
     # --- requests ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ thread of this process, or in a process of its own.
 import asyncio
 import hmac
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -177,7 +177,7 @@ class Door:
             error = ApiError(status, f"{request.method} {request.url.path} is nothing that this server has")
         told = api_error(error)
         self._count_refused(told)
-        return JSONResponse(told.body, told.status, told.headers | headers)
+        return error_reply(told, headers)
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -294,6 +294,11 @@ class Door:
 
     def _count_refused(self, told: ApiError) -> None:
         self.metrics.refused.labels(str(told.status)).inc()
+
+
+def error_reply(told: ApiError, headers: Mapping[str, str] = {}) -> Response:
+    """An error with its status, and with headers besides its own."""
+    return JSONResponse(told.body, told.status, {**told.headers, **headers})
 
 
 class EventStream(StreamingResponse):

@@ -12,10 +12,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as BackendTokenizer
 
-from labkit.engine import CacheConfig, EngineStats, SchedulerConfig
+from labkit.engine import EngineStats
 from labkit.engine.prompt import Limits
 from labkit.engine.sampling import ScoredToken, TokenLogprobs
-from labkit.engine.stats import EngineCounters
 from labkit.engine.streaming.worker import Item
 from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.model.chat import ChatTemplate, Voice
@@ -85,16 +84,6 @@ def read_voice(message: dict[str, Any]) -> Voice:
     chat = message["chat"]
     template = None if chat is None else ChatTemplate(**chat)
     return Voice(message["model"], tokenizer_of(message["tokenizer"]), template)
-
-
-def read_stats(raw: dict[str, Any]) -> EngineStats:
-    """A snapshot of the engine, from its JSON form."""
-    nested = {
-        "cache": CacheConfig(**raw["cache"]),
-        "scheduler": SchedulerConfig(**raw["scheduler"]),
-        "counters": EngineCounters(**raw["counters"]),
-    }
-    return EngineStats(**raw | nested)
 
 
 def tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:

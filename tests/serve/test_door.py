@@ -247,6 +247,18 @@ def test_ctrl_c_while_a_model_is_loaded_ends_the_command_quietly(monkeypatch):
     main()
 
 
+def test_a_port_in_use_is_noticed_before_a_model_is_loaded(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as holds:
+        port = holds.getsockname()[1]
+        monkeypatch.setattr("sys.argv", ["serve", "--model", "m", "--port", f"{port}"])
+        monkeypatch.setattr(
+            "labkit.serve.__main__.engine_server", lambda *_: pytest.fail("a model is loaded")
+        )
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code and "address already in use" in capsys.readouterr().err.lower()
+
+
 def test_a_model_without_a_template_says_so(door):
     with pytest.raises(openai.BadRequestError, match="chat template"):
         door.client.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "hi"}])
