@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -23,14 +24,10 @@ from labkit.model.random_configs import RANDOM_CONFIGS
 # --- the hub ---------------------------------------------------------------------------------------
 
 
-def test_a_hub_id_without_network_says_so_and_names_what_works_without():
-    with pytest.raises(CheckpointError, match=r"'no-one/no-model'.*network.*data/tiny-gpt2 or random:gpt2"):
-        load_model("no-one/no-model")
-
-
-@pytest.mark.parametrize("hub_id", ["a--b", "gpt2.", "x" * 200])
-def test_a_name_that_the_hub_does_not_allow_is_refused_by_name(hub_id: str):
-    with pytest.raises(CheckpointError, match=repr(hub_id)):
+@pytest.mark.parametrize("hub_id", ["no-one/no-model", "a--b", "gpt2.", "x" * 200])
+def test_a_hub_id_that_the_hub_does_not_give_is_named_with_what_works_without_network(hub_id: str):
+    """There is no network here; the last three names the hub does not allow."""
+    with pytest.raises(CheckpointError, match=rf"{hub_id!r}.*network.*data/tiny-gpt2 or random:gpt2"):
         load_model(hub_id)
 
 
@@ -46,13 +43,8 @@ def test_a_hub_id_is_loaded_from_what_the_hub_gives_and_nothing_pickled_is_asked
 
 
 def test_a_proxy_that_breaks_down_is_told_like_any_lack_of_network(monkeypatch):
-    class ProxyError(Exception):  # of the hub client's HTTP library, whichever it is: no OSError
-        pass
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise ProxyError
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    broken = Mock(side_effect=type("ProxyError", (Exception,), {}))  # of an HTTP library: no OSError
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
     with pytest.raises(CheckpointError, match=r"'some-one/some-model'.*\(ProxyError\)"):
         load_model("some-one/some-model")
 
