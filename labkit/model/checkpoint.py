@@ -75,10 +75,8 @@ def load_model(
 def check_source(source: object) -> str:
     """The name in `source`, a string or a path. Raises CheckpointError if it cannot be a model's."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
-    if len(name) > LONGEST_NAME:
-        raise CheckpointError(f"source is no directory and no hub id: {shown(name)}")
     return name
 
 
@@ -91,11 +89,8 @@ def check_seed(seed: object) -> int:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder with the files of the model of that name, from the working directory or the project's root,
-    or of that GGUF file; None if there is none.
-
-    Raises CheckpointError for a GGUF file that cannot be converted.
-    """
+    """The folder with a model's files, from the working directory or the project's root, or made of a GGUF
+    file; None if there is none. Raises CheckpointError for a GGUF file that cannot be converted."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
         if folder := next((path for path in candidates if path.is_dir()), None):
@@ -107,10 +102,8 @@ def find_folder(name: str) -> Path | None:
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
-    """A model named in RANDOM_CONFIGS, or a small one, with random weights and a tokenizer of words.
-
-    Raises CheckpointError for another name.
-    """
+    """A model named in RANDOM_CONFIGS or SMALL_MODELS, with random weights and a tokenizer of words. Raises
+    CheckpointError for another name."""
     from labkit.model.small import LONGEST, SMALL_MODELS, small_model  # which is built on this file
 
     kind = name.removeprefix("random:")
@@ -130,15 +123,11 @@ def random_network(config: ModelConfig, seed: int, device: torch.device | str = 
     network = network_without_weights(config, device)
     network.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            nn.init.ones_(module.weight)
-            if isinstance(module, nn.LayerNorm):
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02, generator=generator)
+        else:
+            nn.init.constant_(parameter, 1 if name.endswith("weight") else 0)
     return network.eval().requires_grad_(False)
 
 
