@@ -137,12 +137,12 @@ class Llama(Network):
             x = layer(x, layer_idx, attend, angles)
         return self.norm(x)
 
-    @classmethod
-    def joined_rows(cls, config: LlamaConfig) -> dict[str, dict[str, int]]:
-        """The linear layers that a checkpoint has in parts, with the rows of each."""
-        H, G, D, width = config.num_heads, config.num_kv_heads, config.head_dim, config.intermediate_size
+    def joined_rows(self) -> dict[str, dict[str, int]]:
+        config = self.config
+        D, width = config.head_dim, config.intermediate_size
+        queries, keys = config.num_heads * D, config.num_kv_heads * D
         return {
-            "qkv_proj": {"q_proj": H * D, "k_proj": G * D, "v_proj": G * D},
+            "qkv_proj": {"q_proj": queries, "k_proj": keys, "v_proj": keys},
             "gate_up_proj": {"gate_proj": width, "up_proj": width},
         }
 
