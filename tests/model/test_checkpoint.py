@@ -146,25 +146,23 @@ def test_tokens_at_which_transformers_ends_a_text_end_it(tmp_path: Path, kind, e
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool):
-    config = GPT2Config(97, 16, 12, 2, 3, tie_word_embeddings=tied)
+    config = GPT2Config(970, 16, 120, 2, 3, tie_word_embeddings=tied)
     first, again, other = (random_network(config, seed).state_dict() for seed in (7, 7, 8))
     assert all(torch.equal(first[key], again[key]) for key in first)
     drawn = [key for key in first if key.endswith("weight") and "ln_" not in key]
     assert len(drawn) == 11
     assert all(not torch.equal(first[key], other[key]) for key in drawn)
+    assert all(abs(first[key].std().item() - 0.02) < 1e-3 for key in drawn)
+    assert all(
+        weight.eq(int(key.endswith("weight"))).all() for key, weight in first.items() if key not in drawn
+    )
     assert torch.equal(first["lm_head.weight"], first["wte.weight"]) == tied
 
 
-@pytest.mark.slow
-def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
-    model = load_model("random:gpt2", dtype=torch.bfloat16)
-    assert sum(parameter.numel() for parameter in model.network.parameters()) == 124_439_808
-    assert model.config == GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256)
+def test_a_random_model_says_that_it_is_random():
+    model = load_model("random:small", dtype=torch.bfloat16)
     assert model.has_random_weights
-    assert repr(model) == "LanguageModel(random:gpt2: 124.4 M random parameters, torch.bfloat16, cpu)"
-    assert abs(model.network.wte.weight.float().std().item() - 0.02) < 1e-4
-    assert model.network.h[11].ln_2.weight.eq(1).all()
-    assert model.network.h[11].attn.c_attn.bias.eq(0).all()
+    assert repr(model) == "LanguageModel(random:small: 0.0 M random parameters, torch.bfloat16, cpu)"
 
 
 @pytest.mark.parametrize(

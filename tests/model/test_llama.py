@@ -151,7 +151,6 @@ REFUSED = {
     "an odd head": ({"head_dim": 7}, "head_dim must be an even number"),
     "no head": ({"head_dim": 0}, "head_dim must be a whole number from 1"),
     "too many positions": ({"max_position_embeddings": 2**21}, "max_position_embeddings must be a whole"),
-    "no epsilon": ({"rms_norm_eps": 0}, "rms_norm_eps must be a number between 0 and 1"),
     "theta": ({"rope_theta": "1e4"}, "rope_theta must be a number above 1"),
     "a bias that is no flag": ({"mlp_bias": 1}, "mlp_bias must be true or false"),
     "an end past the vocabulary": ({"eos_token_id": [7, 97]}, "eos_token_id must be one token id, 0 to 96"),
