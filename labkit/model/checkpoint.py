@@ -183,8 +183,8 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
             )
         chat_template = read_chat_template(directory)
         stored = read_headers(directory, ARCHITECTURES[config.model_type].checkpoint_format)
-        network = network_to_fill(config, stored).to(dtype)
-        fill(network, stored)
+        network = network_to_fill(config, stored)
+        fill(network, stored, dtype)
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer, chat_template)
@@ -295,7 +295,8 @@ def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Net
         network = network_without_weights(config)
     except (RuntimeError, TypeError) as error:  # a tensor of more bytes than can be counted
         raise CheckpointError(f"config.json has sizes of no network: {quoted(error)}") from error
-    expected = {name: list(tensor.shape) for name, tensor in unprefixed(network).items()}
+    tensors = network.stored_tensors().items()
+    expected = {name.removeprefix(names.prefix): list(tensor.shape) for name, tensor in tensors}
     if config.tie_word_embeddings and names.head not in stored:
         del expected[names.head]
     if missing := expected.keys() - stored.keys():
@@ -315,16 +316,16 @@ def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Net
     return network
 
 
-def unprefixed(network: Network) -> dict[str, Tensor]:
-    """The weights as a checkpoint has them, by their names without the format's prefix."""
-    prefix = network.checkpoint_format.prefix
-    return {name.removeprefix(prefix): tensor for name, tensor in network.stored_tensors().items()}
-
-
-def fill(network: Network, stored: dict[str, StoredTensor]) -> None:
-    """Give a network of shapes alone, on the CPU, the stored tensors' values."""
-    network.to_empty(device="cpu")
+def fill(network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype) -> None:
+    """Give a network of shapes alone the stored tensors' values: where dtype and layout are as stored, they
+    stay in the files' memory."""
+    names, weights = network.checkpoint_format, {}
+    for name in network.state_dict():
+        if name == names.head and network.config.tie_word_embeddings:
+            continue
+        read = [stored[part].read() for part in network.stored_names(name, 0)]
+        whole = read[0] if len(read) == 1 else torch.cat(read)
+        turned = whole.T if names.transposed.fullmatch(name) else whole
+        weights[name] = turned.to(dtype).contiguous()
+    network.load_state_dict(weights, strict=False, assign=True)
     network.tie_weights()
-    for name, tensor in unprefixed(network).items():
-        if name in stored:  # but for a head that is the token table
-            tensor.copy_(stored[name].read())

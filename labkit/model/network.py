@@ -120,16 +120,21 @@ class Network(nn.Module):
         theirs.tie_weights()
         return theirs
 
+    def stored_names(self, name: str, num_rows: int) -> dict[str, int]:
+        """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each. Of one
+        that is stored whole, its own name, with all rows."""
+        module = name.split(".")[-2]
+        rows = self.joined_rows().get(module, {module: num_rows})
+        return {name.replace(f".{module}.", f".{part}."): count for part, count in rows.items()}
+
     def stored_tensors(self) -> dict[str, Tensor]:
-        """The weights as a checkpoint has them: its names and shapes. They are views."""
-        names, joined, stored = self.checkpoint_format, self.joined_rows(), dict[str, Tensor]()
+        """The weights as a checkpoint has them: its names and shapes."""
+        names, stored = self.checkpoint_format, dict[str, Tensor]()
         for name, weight in self.state_dict().items():
             turned = weight.T if names.transposed.fullmatch(name) else weight
-            module = name.split(".")[-2]
-            rows = joined.get(module, {module: len(turned)})
-            for part, piece in zip(rows, turned.split(list(rows.values())), strict=True):
-                own = name.replace(f".{module}.", f".{part}.")
-                stored[own if own == names.head else names.prefix + own] = piece
+            parts = self.stored_names(name, len(turned))
+            pieces = zip(parts, turned.split(list(parts.values())), strict=True)
+            stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
         return stored
 
     @property
