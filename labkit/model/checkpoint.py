@@ -75,8 +75,10 @@ def load_model(
 def check_source(source: object) -> str:
     """The name in `source`, a string or a path. Raises CheckpointError if it cannot be a model's."""
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else None
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+    if not isinstance(name, str) or not name:
         raise CheckpointError(f"source must be a directory, a hub id or a random model, not {shown(source)}")
+    if len(name) > LONGEST_NAME:
+        raise CheckpointError(f"source is no directory and no hub id: {shown(name)}")
     return name
 
 
