@@ -36,8 +36,8 @@ class Body(BaseModel, strict=True):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    max_tokens: Any = None
     max_completion_tokens: Any = None
+    max_tokens: Any = None
     temperature: Any = 1.0  # OpenAI draws unless it is told not to
     top_p: Any = None
     top_k: Any = None
@@ -186,7 +186,7 @@ def checked(kind: type[Known], raw: object, most_messages: int = 0) -> Known:
         body = kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = quoted(".".join(map(str, first["loc"])))
         raise ApiError(400, f"{where}: {first['msg']}", str(first["loc"][0])) from None
     for name, value in given.items():
         if name in kind.model_fields or name in ACCOUNT or (name in OFF and value == OFF[name]):
@@ -245,7 +245,7 @@ def read_asked(
         raise ApiError(
             400, f"n times the prompts is {body.n * len(prompts)}; {MOST_CHOICES} are the most", "n"
         )
-    if "stream_options" in body.model_fields_set and not body.stream:
+    if body.stream_options.model_fields_set and not body.stream:
         raise ApiError(400, "stream_options are for stream = true", "stream_options")
     return Asked(body, prompts, read_params(body, default_max_tokens, num_top))
 
@@ -257,7 +257,7 @@ def read_params(body: Body, default_max_tokens: int, num_top: int | None) -> Sam
         message = "max_tokens and max_completion_tokens are two names of one number; send one of them"
         raise ApiError(400, message, "max_tokens")
     most_name, most = next(iter(limits.items()), ("max_tokens", default_max_tokens))
-    chosen = {"temperature": 1.0} | body.model_dump(include=SAMPLED, exclude_unset=True)
+    chosen = body.model_dump(include=SAMPLED, exclude_none=True)
     if chosen.get("top_k") == -1:  # how vLLM says "off"
         chosen["top_k"] = 0
     try:

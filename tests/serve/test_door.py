@@ -58,6 +58,7 @@ REFUSED = {  # what a client sends, to which status and which field
     "entries without number": (GOOD | {"logit_bias": dict.fromkeys(range(1025), 0)}, 400, "logit_bias"),
     "an end ignored by text": (GOOD | {"ignore_eos": "no"}, 400, "ignore_eos"),
     "half a character as a name": (GOOD | {"\ud800": 1}, 400, "\\ud800"),
+    "half a character as a token": (GOOD | {"logit_bias": {"\ud800": "x"}}, 400, "logit_bias"),
     "an option of nobody": (GOOD | {"stream": True, "stream_options": {"red": True}}, 400, "stream_options"),
     "options of no stream": (GOOD | {"stream_options": {"include_usage": True}}, 400, "stream_options"),
 }
@@ -111,7 +112,7 @@ def test_a_body_is_read_up_to_a_limit(door):
 
 def test_what_asks_for_nothing_is_no_reason_to_refuse(door):
     quiet = {"presence_penalty": 0, "echo": False, "best_of": 1, "user": "me", "stop": None, "logit_bias": {}}
-    quiet |= {"top_k": -1, "ignore_eos": True}
+    quiet |= {"top_k": -1, "ignore_eos": True, "stream_options": {}}
     quiet |= {"no_stop_trim": False, "skip_special_tokens": True, "include_reasoning": True}  # of a router
     quiet |= {
         "repetition_penalty": 1.0,
