@@ -178,6 +178,8 @@ def checked(kind: type[Known], raw: object, most_messages: int = 0) -> Known:
     if not isinstance(raw, dict):
         raise ApiError(400, f"the body must be a JSON object, not {type(raw).__name__}")
     given = {name: value for name, value in raw.items() if value is not None}
+    if (foreign := "messages" if kind is TextBody else "prompt") in given:
+        raise ApiError(400, f"{foreign} is for another endpoint", foreign, "unknown_parameter")
     check_sizes(given, most_messages)
     # What is in a list of token ids is for `prompts_of` to check: they may be many.
     seen = given | {"prompt": ""} if isinstance(given.get("prompt"), list) else given
@@ -252,8 +254,8 @@ def read_asked(
 
 def read_params(body: Body, default_max_tokens: int, num_top: int | None) -> SamplingParams:
     """How the tokens are picked."""
-    limits = body.model_dump(include={"max_completion_tokens", "max_tokens"}, exclude_unset=True)
-    if len(set(limits.values())) > 1:
+    limits = body.model_dump(include={"max_completion_tokens", "max_tokens"}, exclude_none=True)
+    if len(limits) > 1 and body.max_tokens != body.max_completion_tokens:
         message = "max_tokens and max_completion_tokens are two names of one number; send one of them"
         raise ApiError(400, message, "max_tokens")
     most_name, most = next(iter(limits.items()), ("max_tokens", default_max_tokens))

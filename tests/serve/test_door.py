@@ -41,6 +41,11 @@ REFUSED = {  # what a client sends, to which status and which field
         400,
         "max_completion_tokens",
     ),
+    "a limit of no number": (
+        {"model": NAME, "prompt": "a", "max_completion_tokens": [1]},
+        400,
+        "max_completion_tokens",
+    ),
     "two limits": (GOOD | {"max_completion_tokens": 5}, 400, "max_tokens"),
     "a wrong temperature": (GOOD | {"temperature": -1}, 400, "temperature"),
     "a seed that is no number": (GOOD | {"seed": "x"}, 400, "seed"),
