@@ -87,12 +87,11 @@ def read_voice(message: dict[str, Any]) -> Voice:
 
 
 def tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """A tokenizer as the other process makes it again. Raises LabkitError for one of no kind of labkit's."""
+    """A tokenizer as the other process makes it again: of one of the two kinds that `load_model` gives."""
+    own = {"eos_token_id": tokenizer.eos_token_id}
     if isinstance(tokenizer, LibraryTokenizer):
-        return {"library": tokenizer.to_json(), "eos_token_id": tokenizer.eos_token_id}
-    if not isinstance(tokenizer, WordTokenizer):
-        raise LabkitError(f"a {type(tokenizer).__name__} cannot be sent to another process")
-    return {"vocab_size": tokenizer.vocab_size, "eos_token_id": tokenizer.eos_token_id}
+        return own | {"library": tokenizer.to_json()}
+    return own | {"vocab_size": tokenizer.vocab_size}
 
 
 def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:
