@@ -47,10 +47,6 @@ def config_with(**changes: object) -> Damage:
     return edit_json("config.json", lambda raw: raw | changes)
 
 
-def bpe_with(**changes: object) -> Damage:
-    return edit_json("tokenizer.json", lambda raw: raw | {"model": raw["model"] | changes})
-
-
 def edit_weights(edit: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Damage:
     return lambda directory: save_file(edit(weights(directory)), directory / "model.safetensors")
 
@@ -63,15 +59,10 @@ def with_tensor(key: str, *shape: int) -> Damage:
     return edit_weights(lambda tensors: tensors | {key: torch.zeros(shape)})
 
 
-def with_dtype(dtype: torch.dtype) -> Damage:
-    return edit_weights(lambda tensors: tensors | {C_FC: tensors[C_FC].to(dtype)})
-
-
 def remove(name: str) -> Damage:
     return lambda directory: (directory / name).unlink()
 
 
-NO_FLOATS = f"{C_FC} in model.safetensors has dtype F8_E5M2; weights have F16, BF16, F32, F64"
 # Found before a module is built, and what the error must say.
 DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "an architecture that is no text": (config_with(model_type=["gpt2"]), ["model_type = ['gpt2']", "gpt2"]),
@@ -81,7 +72,10 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     ),
     "no epsilon": (config_with(layer_norm_epsilon=-INF), ["layer_norm_epsilon"]),
     "a million layers": (config_with(n_layer=10**6), ["has 1000000 layers; 28 tensors are stored"]),
-    "numbers of 8 bits": (with_dtype(torch.float8_e5m2), [NO_FLOATS]),
+    "numbers of 8 bits": (
+        edit_weights(lambda tensors: tensors | {C_FC: tensors[C_FC].to(torch.float8_e5m2)}),
+        [f"{C_FC} in model.safetensors has dtype F8_E5M2; weights have F16, BF16, F32, F64"],
+    ),
     "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
     "a tokenizer larger than the model": (
@@ -93,7 +87,7 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
         [f"ids to {2**31}, and the model only {V}"],
     ),
     "merges longer than any token, where the backend panics": (
-        bpe_with(merges=[["t", "<|endoftext|>"]]),
+        edit_json("tokenizer.json", lambda raw: raw["model"].update(merges=[["t", "<|endoftext|>"]]) or raw),
         ["tokenizer", "cannot be used"],
     ),
 }
