@@ -4,10 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
-
-from tokenizers import Tokenizer as BackendTokenizer
-from tokenizers import models
+from typing import Any, NamedTuple
 
 from labkit.checks import quoted, shown
 from labkit.errors import TOO_LONG, CheckpointError, RequestError
@@ -35,18 +32,13 @@ class ChatTemplate(NamedTuple):
         """
         check_messages(messages)
         with _importing:
-            from transformers import PreTrainedTokenizerFast
+            from transformers.utils.chat_template_utils import render_jinja_template
+        options: dict[str, Any] = {**self.tokens, "chat_template": self.source, "add_generation_prompt": True}
         try:
-            renderer = PreTrainedTokenizerFast(tokenizer_object=BackendTokenizer(models.BPE()), **self.tokens)
-            text = renderer.apply_chat_template(
-                [dict(message) for message in messages],
-                chat_template=self.source,
-                tokenize=False,
-                add_generation_prompt=True,
-            )
+            rendered: Any = render_jinja_template([list(map(dict, messages))], **options)
         except Exception as error:  # Jinja's, or whatever the template's own expressions raise
             raise RequestError(f"the model's chat template refuses the messages: {quoted(error)}") from error
-        assert isinstance(text, str)
+        (text,), _ = rendered
         return text
 
 

@@ -6,9 +6,8 @@ Weights are read from safetensors files only: nothing is unpickled and no code o
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,12 +16,12 @@ from torch.overrides import TorchFunctionMode
 
 from labkit.checks import as_name, listed, quoted, shown, whole
 from labkit.errors import CheckpointError
-from labkit.json_file import check_regular, parse_json, read_json, read_object
+from labkit.json_file import read_json, read_object
 from labkit.model.chat import CHAT_FILE, read_chat_template
-from labkit.model.config import as_list
+from labkit.model.config import ModelConfig, as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import CheckpointFormat, ModelConfig, Network
+from labkit.model.network import CheckpointFormat, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
@@ -92,11 +91,8 @@ def check_seed(seed: object) -> int:
 
 
 def find_folder(name: str) -> Path | None:
-    """The folder with the files of the model of that name, from the working directory or the project's root,
-    or of that GGUF file; None if there is none.
-
-    Raises CheckpointError for a GGUF file that cannot be converted.
-    """
+    """The folder with a model's files, from the working directory or the project's root, or made of a GGUF
+    file; None if there is none. Raises CheckpointError for a GGUF file that cannot be converted."""
     try:
         candidates = Path(name).expanduser(), ROOT / name
         if folder := next((path for path in candidates if path.is_dir()), None):
@@ -108,10 +104,8 @@ def find_folder(name: str) -> Path | None:
 
 
 def random_model(name: str, dtype: torch.dtype, seed: int) -> LanguageModel:
-    """A model named in RANDOM_CONFIGS, or a small one, with random weights and a tokenizer of words.
-
-    Raises CheckpointError for another name.
-    """
+    """A model named in RANDOM_CONFIGS or SMALL_MODELS, with random weights and a tokenizer of words. Raises
+    CheckpointError for another name."""
     from labkit.model.small import LONGEST, SMALL_MODELS, small_model  # which is built on this file
 
     kind = name.removeprefix("random:")
@@ -131,15 +125,11 @@ def random_network(config: ModelConfig, seed: int, device: torch.device | str = 
     network = network_without_weights(config, device)
     network.tie_weights()
     generator = torch.Generator(device).manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            nn.init.ones_(module.weight)
-            if isinstance(module, nn.LayerNorm):
-                nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02, generator=generator)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02, generator=generator)
+        else:
+            nn.init.constant_(parameter, 1 if name.endswith("weight") else 0)
     return network.eval().requires_grad_(False)
 
 
@@ -181,11 +171,11 @@ def download(hub_id: str) -> Path:
 def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageModel:
     """A model from a directory in Hugging Face's format. Raises CheckpointError naming what does not fit.
 
-    Files and sizes are checked before a module is built, so it is only built of sizes that are stored; then
-    every tensor's name and shape is checked, before it is filled.
+    The network is built of shapes alone, with as many layers as are stored at most, and every tensor's name
+    and shape is checked before memory is taken for it.
     """
     try:
-        check_links(directory)
+        check_files(directory)
         config = read_config(directory)
         tokenizer = LibraryTokenizer.from_directory(directory, config.eos_token_id)
         if tokenizer.num_ids > config.vocab_size:
@@ -194,19 +184,16 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
                 f"and the model only {config.vocab_size}"
             )
         chat_template = read_chat_template(directory)
-        architecture = ARCHITECTURES[config.model_type]
-        stored = read_headers(directory, architecture.checkpoint_format)
-        check_sizes(config, stored)
-        network = network_without_weights(config)
-        network.load_state_dict(fitted_weights(network, stored, dtype), assign=True)
-        network.tie_weights()
+        stored = read_headers(directory, ARCHITECTURES[config.model_type].checkpoint_format)
+        network = network_to_fill(config, stored)
+        fill(network, stored, dtype)
     except CheckpointError as error:
         raise CheckpointError(f"cannot load {name}: {error}") from error
     return LanguageModel(name, network.eval().requires_grad_(False), tokenizer, chat_template)
 
 
-def check_links(directory: Path) -> None:
-    """Raises CheckpointError for a file that is read and is a link out of the directory.
+def check_files(directory: Path) -> None:
+    """Raises CheckpointError for a file that is read and is no regular one, or a link out of the directory.
 
     Who shares a checkpoint does not choose which of the reader's other files are opened. In the hub's cache,
     links may lead to the model's own blobs there.
@@ -217,11 +204,13 @@ def check_links(directory: Path) -> None:
         roots.append(place.parents[1] / HUB_BLOBS)
     for file in (file for pattern in HUB_FILES for file in sorted(directory.glob(pattern))):
         target = Path(os.path.realpath(file))
-        if file.is_file() and not any(target.is_relative_to(root) for root in roots):
+        if not any(target.is_relative_to(root) for root in roots):
             raise CheckpointError(
                 f"{as_name(file.name)} is a link out of the model's folder, and is not followed: "
                 "copy the file itself"
             )
+        if not file.is_file():
+            raise CheckpointError(f"{as_name(file.name)} is no regular file")
 
 
 def read_config(directory: Path) -> ModelConfig:
@@ -233,34 +222,38 @@ def read_config(directory: Path) -> ModelConfig:
         raise CheckpointError(f"{error} (in {directory})") from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"config.json holds a {type(raw).__name__}, not an object")
-    architecture = architecture_of(raw.get("model_type"))
-    ids = range(architecture.read_config(raw).vocab_size)  # transformers writes an end for any vocabulary
+    read = architecture_of(raw.get("model_type")).config_type.from_hf
+    ids = range(read(raw).vocab_size)  # transformers writes an end for any vocabulary
     ends = as_list(raw.get("eos_token_id"))
     ends = ends + [end for end in as_list(more.get("eos_token_id")) if end in ids and end not in ends]
-    return architecture.read_config(raw | {"eos_token_id": ends})
+    return read(raw | {"eos_token_id": ends})
 
 
-@dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(NamedTuple):
     """A tensor of a safetensors file, of which the header alone was read."""
 
     file: Path
     key: str
-    shape: tuple[int, ...]
+    shape: list[int]
+    dtype: str  # by safetensors' name
     opened: safe_open  # one for all tensors of the file: they share its memory
 
+    def __str__(self) -> str:
+        return f"{as_name(self.key)} in {as_name(self.file.name)}"
+
     def read(self) -> Tensor:
-        """Its numbers, on the CPU, in the dtype they are stored in."""
+        """Its values, on the CPU, in the dtype they are stored in."""
         return self.opened.get_tensor(self.key)
 
     def equals(self, other: "StoredTensor") -> bool:
-        """Whether two stored tensors hold the same numbers, in whatever dtypes."""
+        """Whether two stored tensors hold the same values, in whatever dtypes."""
         return self.shape == other.shape and bool((self.read() == other.read()).all())
 
 
 def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTensor]:
     """All weights of the directory's safetensors files, by name, without the format's prefix. Raises
-    CheckpointError for one that is stored twice and differs, or not in floating point."""
+    CheckpointError for a damaged file, and for a weight that is stored twice and differs, or not in floating
+    point."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         found = ", ".join(p.name for p in directory.glob("*.bin")) or "no weights at all"
@@ -268,93 +261,73 @@ def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTe
             f"no *.safetensors file in {directory} (found {found}); labkit reads no other format"
         )
     stored: dict[str, StoredTensor] = {}
-    for tensor in (tensor for file in files for tensor in read_header(file, names)):
+    for tensor in (tensor for file in files for tensor in read_header(file)):
         name = tensor.key.removeprefix(names.prefix)
         if names.not_weights.match(name):
             continue
+        if tensor.dtype not in STORED_DTYPES:
+            allowed = ", ".join(STORED_DTYPES)
+            raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; weights have {allowed}")
         first = stored.setdefault(name, tensor)
         if first is not tensor and not first.equals(tensor):
-            places = " and ".join(f"as {as_name(t.key)} in {as_name(t.file.name)}" for t in (first, tensor))
-            raise CheckpointError(f"{as_name(name)} is stored twice, with other numbers: {places}")
+            raise CheckpointError(
+                f"{as_name(name)} is stored twice, with other numbers: {first} and {tensor}"
+            )
     return stored
 
 
-def read_header(file: Path, names: CheckpointFormat) -> list[StoredTensor]:
+def read_header(file: Path) -> list[StoredTensor]:
     """The tensors of one safetensors file. Raises CheckpointError naming the file and what is wrong."""
     try:
-        check_regular(file)
         opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
-        keys = opened.keys()
-        slices = {key: opened.get_slice(key) for key in keys}
-        with file.open("rb") as raw:  # eight bytes of length and a JSON object with unchecked keys
-            parse_json("its header", raw.read(int.from_bytes(raw.read(8), "little")))
-    except (SafetensorError, OSError, ValueError) as error:
+        slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118  (it is no dict)
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
-    for key, part in slices.items():
-        if part.get_dtype() not in STORED_DTYPES and not names.not_weights.search(key):
-            allowed = ", ".join(STORED_DTYPES)
-            raise CheckpointError(
-                f"{as_name(key)} has dtype {part.get_dtype()} in {as_name(file.name)}; weights have {allowed}"
-            )
-    return [StoredTensor(file, key, tuple(part.get_shape()), opened) for key, part in slices.items()]
+    return [
+        StoredTensor(file, key, part.get_shape(), part.get_dtype(), opened) for key, part in slices.items()
+    ]
 
 
-def check_sizes(config: ModelConfig, stored: dict[str, StoredTensor]) -> None:
-    """Raises CheckpointError unless each size of config.json is that of a stored tensor: what is built is
-    then no larger than the files."""
-    architecture = ARCHITECTURES[config.model_type]
-    names = architecture.checkpoint_format
-    for key, shape in architecture.stored_shapes(config).items():
-        if key not in stored:
-            raise CheckpointError(f"missing tensor: {key}")
-        check_shape(key, stored[key], shape)
-    num_layers = len({match[1] for match in map(names.layer.match, stored) if match})
-    if config.num_layers > num_layers:
-        raise CheckpointError(
-            f"config.json has {names.num_layers_field} = {config.num_layers}, "
-            f"but {num_layers} layers are stored"
-        )
-
-
-def check_shape(key: str, tensor: StoredTensor, shape: tuple[int, ...]) -> None:
-    """Raises CheckpointError unless the stored tensor has this shape."""
-    if tensor.shape != shape:
-        raise CheckpointError(
-            f"{key} has shape {shown(list(tensor.shape))}, but config.json says it is {list(shape)}"
-        )
-
-
-def fitted_weights(
-    network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype
-) -> dict[str, Tensor]:
-    """The state dict of `network` from a checkpoint's tensors. Raises CheckpointError if one does not fit."""
-    expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
-    names, stored = network.checkpoint_format, dict(stored)
-    if network.config.tie_word_embeddings:
-        table = stored[names.token_table]
-        head = stored.setdefault(names.head, table)
-        if head is not table and not head.equals(table):
-            raise CheckpointError(
-                f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
-            )
-    parts = {key: stored_parts(network, key, shape) for key, shape in expected.items()}
-    wanted = {part: shape for each in parts.values() for part, shape in each.items()}
-    if missing := wanted.keys() - stored.keys():
+def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Network:
+    """The network of a config, of shapes alone. Raises CheckpointError unless its tensors are the stored."""
+    names = ARCHITECTURES[config.model_type].checkpoint_format
+    if config.num_layers > len(stored):
+        raise CheckpointError(f"config.json has {config.num_layers} layers; {len(stored)} tensors are stored")
+    try:
+        network = network_without_weights(config)
+    except (RuntimeError, TypeError) as error:  # a tensor of more bytes than can be counted
+        raise CheckpointError(f"config.json has sizes of no network: {quoted(error)}") from error
+    tensors = network.stored_tensors().items()
+    expected = {name.removeprefix(names.prefix): list(tensor.shape) for name, tensor in tensors}
+    if config.tie_word_embeddings and names.head not in stored:
+        del expected[names.head]
+    if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
-    if unknown := stored.keys() - wanted.keys():
+    if unknown := stored.keys() - expected.keys():
         raise CheckpointError(f"unknown tensor{'s' * (len(unknown) > 1)}: {listed(unknown)}")
-    for key, shape in wanted.items():
-        check_shape(key, stored[key], shape)
-    tensors = {}
-    for key, each in parts.items():
-        read = [stored[part].read() for part in each]
+    for name, shape in expected.items():
+        if stored[name].shape != shape:
+            raise CheckpointError(
+                f"{name} has shape {shown(stored[name].shape)}, but config.json says it is {shape}"
+            )
+    is_stored_twice = config.tie_word_embeddings and names.head in stored
+    if is_stored_twice and not stored[names.head].equals(stored[names.token_table]):
+        raise CheckpointError(
+            f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
+        )
+    return network
+
+
+def fill(network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype) -> None:
+    """Give a network of shapes alone the stored tensors' values: where dtype and layout are as stored, they
+    stay in the files' memory."""
+    names, weights = network.checkpoint_format, {}
+    for name in network.state_dict():
+        if name == names.head and network.config.tie_word_embeddings:
+            continue
+        read = [stored[part].read() for part in network.stored_names(name, 0)]
         whole = read[0] if len(read) == 1 else torch.cat(read)
-        turned = whole.T if names.transposed.fullmatch(key) else whole
-        tensors[key] = turned.to(dtype).contiguous()
-    return tensors
-
-
-def stored_parts(network: Network, key: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The stored tensors of which a parameter of this shape is made, with their shapes."""
-    rows, *rest = shape[::-1] if network.checkpoint_format.transposed.fullmatch(key) else shape
-    return {part: (count, *rest) for part, count in network.stored_names(key, rows).items()}
+        turned = whole.T if names.transposed.fullmatch(name) else whole
+        weights[name] = turned.to(dtype).contiguous()
+    network.load_state_dict(weights, strict=False, assign=True)
+    network.tie_weights()

@@ -109,7 +109,7 @@ def read_gguf(file: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # its weights are plain numbers now
     config.eos_token_id = fields.get("tokenizer.ggml.eos_token_id")  # without it, transformers has a default
-    architecture_of(config.model_type).read_config(config.to_dict())
+    architecture_of(config.model_type).config_type.from_hf(config.to_dict())
     left_out = {"lm_head.weight"} if config.tie_word_embeddings else set()
     stored = {name: w.contiguous() for name, w in network.state_dict().items() if name not in left_out}
     if missing := loaded["missing_keys"]:

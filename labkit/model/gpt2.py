@@ -72,8 +72,6 @@ class GPT2(Network):
     config_type = GPT2Config
     checkpoint_format = CheckpointFormat(
         prefix="transformer.",
-        layer=re.compile(r"h\.(\d+)\."),
-        num_layers_field="n_layer",
         token_table="wte.weight",
         head="lm_head.weight",
         transposed=re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight"),
@@ -99,19 +97,6 @@ class GPT2(Network):
         for layer_idx, block in enumerate(self.h):
             x = block(x, layer_idx, attend)
         return self.ln_f(x)
-
-    @classmethod
-    def stored_shapes(cls, config: GPT2Config) -> dict[str, tuple[int, ...]]:
-        return {
-            "wte.weight": (config.vocab_size, config.n_embd),
-            "wpe.weight": (config.n_positions, config.n_embd),
-            "h.0.mlp.c_fc.weight": (config.n_embd, config.inner_dim),
-        }
-
-    def lookup_tables(self) -> tuple[Tensor, ...]:
-        """The position table, and the token table unless it is the head as well."""
-        tied = self.config.tie_word_embeddings  # then the token table is read whole, as the head
-        return (self.wpe.weight,) if tied else (self.wpe.weight, self.wte.weight)
 
     def decoder_weights(self) -> DecoderWeights:
         return DecoderWeights(

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from labkit.model.chat import ChatTemplate, Voice
-from labkit.model.network import ModelConfig, Network
+from labkit.model.config import ModelConfig
+from labkit.model.network import Network
 from labkit.model.tokenizer import Tokenizer
 
 

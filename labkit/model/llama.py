@@ -104,8 +104,6 @@ class Llama(Network):
     config_type = LlamaConfig
     checkpoint_format = CheckpointFormat(
         prefix="model.",
-        layer=re.compile(r"layers\.(\d+)\."),
-        num_layers_field="num_hidden_layers",
         token_table="embed_tokens.weight",
         head="lm_head.weight",
         transposed=re.compile(r"(?!)"),  # none
@@ -139,29 +137,14 @@ class Llama(Network):
             x = layer(x, layer_idx, attend, angles)
         return self.norm(x)
 
-    @classmethod
-    def stored_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-        E = config.hidden_size
-        rows = {name: n for parts in cls.joined_rows(config).values() for name, n in parts.items()}
+    def joined_rows(self) -> dict[str, dict[str, int]]:
+        config = self.config
+        D, width = config.head_dim, config.intermediate_size
+        queries, keys = config.num_heads * D, config.num_kv_heads * D
         return {
-            "embed_tokens.weight": (config.vocab_size, E),
-            "layers.0.self_attn.q_proj.weight": (rows["q_proj"], E),
-            "layers.0.self_attn.k_proj.weight": (rows["k_proj"], E),
-            "layers.0.mlp.gate_proj.weight": (rows["gate_proj"], E),
-        }
-
-    @classmethod
-    def joined_rows(cls, config: LlamaConfig) -> dict[str, dict[str, int]]:
-        """The linear layers that a checkpoint has in parts, with the rows of each."""
-        H, G, D, width = config.num_heads, config.num_kv_heads, config.head_dim, config.intermediate_size
-        return {
-            "qkv_proj": {"q_proj": H * D, "k_proj": G * D, "v_proj": G * D},
+            "qkv_proj": {"q_proj": queries, "k_proj": keys, "v_proj": keys},
             "gate_up_proj": {"gate_proj": width, "up_proj": width},
         }
-
-    def lookup_tables(self) -> tuple[Tensor, ...]:
-        """The token table, unless it is the head as well."""
-        return () if self.config.tie_word_embeddings else (self.embed_tokens.weight,)
 
     def decoder_weights(self) -> DecoderWeights:
         return DecoderWeights(

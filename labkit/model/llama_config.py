@@ -10,32 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from labkit.checks import is_number, shown
+from labkit.checks import is_number, is_whole, shown
 from labkit.errors import CheckpointError
-from labkit.model.config import (
-    called,
-    check_fixed,
-    read_ends,
-    require,
-    require_ends,
-    require_flags,
-    require_size,
-    require_sizes,
-    with_ends,
-)
+from labkit.model.config import ModelConfig, called, check_fixed, require, require_sizes
 from labkit.model.decoder_weights import Rotary
 
 MOST_POSITIONS = 2**20  # of which each has a row of angles, and no file holds it
-REQUIRED = (
-    *("vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size"),
-    *("num_hidden_layers", "num_attention_heads"),
-)
-# Options of Hugging Face's models that would change the arithmetic, and the values written here.
-FIXED_OPTIONS = {
-    "hidden_act": ("silu",),
-    "partial_rotary_factor": (1.0, 1),
-    "use_sliding_window": (False,),
-}
+WHOLE_HEADS = {"partial_rotary_factor": (1.0, 1)}  # that are rotated
 
 
 @dataclass(frozen=True)
@@ -69,13 +50,21 @@ class LongContext:
 
 
 @dataclass(frozen=True)
-class LlamaConfig:
-    """Sizes of a Llama. Field names are Hugging Face's; the engine reads the neutral names of
-    `ModelConfig`."""
+class LlamaConfig(ModelConfig):
+    """Sizes of a Llama."""
 
-    model_type: ClassVar[str] = "llama"
+    model_type = "llama"
+    required: ClassVar[tuple[str, ...]] = (
+        *("vocab_size", "max_position_embeddings", "hidden_size", "intermediate_size"),
+        *("num_hidden_layers", "num_attention_heads"),
+    )
+    fixed: ClassVar[dict[str, tuple]] = {
+        "hidden_act": ("silu",),
+        "use_sliding_window": (False,),
+        **WHOLE_HEADS,
+    }
+    mlp_matrices = 3
     has_head_norms: ClassVar[bool] = False  # an RMSNorm over each query and key, before it is rotated
-    required: ClassVar[tuple[str, ...]] = REQUIRED
 
     vocab_size: int
     max_position_embeddings: int
@@ -92,55 +81,42 @@ class LlamaConfig:
     mlp_bias: bool = False
     tie_word_embeddings: bool = False
     eos_token_id: int | None = None
-    more_eos_token_ids: tuple[int, ...] = ()  # that end a text as well, such as Llama 3's end of a turn
+    more_eos_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises CheckpointError naming the field and what it must be."""
-        require_sizes(self, *REQUIRED, "num_key_value_heads", "head_dim")
+        require_sizes(self, *self.required, "num_key_value_heads", "head_dim")
         require_sizes(self, "max_position_embeddings", most=MOST_POSITIONS)
         H, G = self.num_attention_heads, self.num_key_value_heads
         require("num_key_value_heads", G, H % G == 0, f"a divisor of num_attention_heads, {H}")
         require("head_dim", self.head_dim, self.head_dim % 2 == 0, "an even number: its halves are rotated")
-        eps, theta = self.rms_norm_eps, self.rope_theta
-        require("rms_norm_eps", eps, is_number(eps) and 0 < eps < 1, "a number between 0 and 1")
+        theta = self.rope_theta
         require("rope_theta", theta, is_number(theta) and theta > 1, "a number above 1")
-        require_flags(self, "attention_bias", "mlp_bias", "tie_word_embeddings")
-        require_ends(self)
-
-    @classmethod
-    def from_hf(cls, raw: dict[str, Any]) -> "LlamaConfig":
-        """Read a parsed config.json. Raises CheckpointError for a missing size or a value that cannot be."""
-        check_fixed(raw, FIXED_OPTIONS)
-        kinds = raw.get("layer_types") or []
-        full = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
-        require("layer_types", kinds, full, "a list of 'full_attention' alone; labkit runs no other")
-        if missing := [name for name in cls.required if name not in raw]:
-            raise CheckpointError(f"config.json lacks {', '.join(missing)}")
-        given = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
-        E, H = (require_size(name, raw[name]) for name in ("hidden_size", "num_attention_heads"))
-        if given.get("head_dim") is None:
-            if E % H:
-                raise CheckpointError(f"hidden_size {E} is not a multiple of num_attention_heads {H}")
-            given["head_dim"] = E // H
-        if given.get("num_key_value_heads") is None:
-            given["num_key_value_heads"] = H
-        return cls(**given | read_ends(raw) | read_angles(raw))
+        self.check("rms_norm_eps", "attention_bias", "mlp_bias", "tie_word_embeddings")
 
     num_layers, max_positions = called("num_hidden_layers"), called("max_position_embeddings")
     num_heads, num_kv_heads = called("num_attention_heads"), called("num_key_value_heads")
+    inner_dim = called("intermediate_size")
 
-    @property
-    def num_matrix_weights(self) -> int:
-        """Weights in the matrices of all layers: attention's, and the MLP's three."""
-        heads = 2 * (self.num_heads + self.num_kv_heads) * self.head_dim
-        return self.num_layers * self.hidden_size * (heads + 3 * self.intermediate_size)
-
-    @property
-    def kv_values_per_token(self) -> int:
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+    @classmethod
+    def read_more(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """Heads, of which a config.json may leave out how many keys there are and how wide they are; and how
+        positions are angles."""
+        kinds = raw.get("layer_types") or []
+        full = isinstance(kinds, list) and all(kind == "full_attention" for kind in kinds)
+        require("layer_types", kinds, full, "a list of 'full_attention' alone; labkit runs no other")
+        E, H, D, G = (
+            raw.get(name)
+            for name in ("hidden_size", "num_attention_heads", "head_dim", "num_key_value_heads")
+        )
+        if D is None and is_whole(E) and is_whole(H) and H > 0:
+            if E % H:
+                raise CheckpointError(f"hidden_size {E} is not a multiple of num_attention_heads {H}")
+            D = E // H
+        return {"head_dim": D, "num_key_value_heads": H if G is None else G} | read_angles(raw)
 
     def to_hf(self) -> dict[str, Any]:
-        written = with_ends(vars(self))
+        written = super().to_hf()
         angles = {"rope_theta": written.pop("rope_theta"), "rope_type": "default"}
         if (long_context := written.pop("long_context")) is not None:
             angles |= {"rope_type": "llama3", **vars(long_context)}
@@ -162,7 +138,7 @@ def read_angles(raw: dict[str, Any]) -> dict[str, Any]:
     name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"  # where both are, the older wins
     given = raw.get(name) or {}
     require(name, given, isinstance(given, dict), "an object or null")
-    check_fixed(given, {"partial_rotary_factor": FIXED_OPTIONS["partial_rotary_factor"]})
+    check_fixed(given, WHOLE_HEADS)
     kind = given.get("rope_type", given.get("type", "default"))
     require("rope_type", kind, kind in ("default", "llama3"), "'default' or 'llama3'; labkit runs no other")
     angles = {"rope_theta": given.get("rope_theta", raw.get("rope_theta", 10000.0)), "long_context": None}
@@ -180,4 +156,4 @@ class Qwen3Config(LlamaConfig):
 
     model_type = "qwen3"
     has_head_norms = True
-    required = (*REQUIRED, "head_dim")
+    required = (*LlamaConfig.required, "head_dim")

@@ -8,13 +8,14 @@ V vocabulary.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
+from labkit.model.config import ModelConfig
 from labkit.model.decoder_weights import DecoderWeights, LayerModules
 from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
 from labkit.model.ranks import ALONE, Ranks
@@ -31,76 +32,12 @@ PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTo
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-class ModelConfig(Protocol):
-    """The sizes of a decoder-only language model, by names that every architecture's config has."""
-
-    model_type: ClassVar[str]  # the architecture's name in config.json, and in `labkit.model.registry`
-
-    @property
-    def vocab_size(self) -> int:
-        """Token ids: 0 to vocab_size - 1."""
-
-    @property
-    def max_positions(self) -> int:
-        """Tokens of the longest sequence."""
-
-    @property
-    def num_layers(self) -> int:
-        """Layers, each with its own keys and values in the cache."""
-
-    @property
-    def num_heads(self) -> int:
-        """Attention heads of a layer: H, which have a query each."""
-
-    @property
-    def num_kv_heads(self) -> int:
-        """Heads of a layer that have a key and a value: G, each of them for H / G queries."""
-
-    @property
-    def head_dim(self) -> int:
-        """Numbers of a query, key or value in one head."""
-
-    @property
-    def hidden_size(self) -> int:
-        """Width of the hidden states between layers."""
-
-    @property
-    def num_matrix_weights(self) -> int:
-        """Weights in the matrices of all layers: each is multiplied with every token's hidden state."""
-
-    @property
-    def kv_values_per_token(self) -> int:
-        """Numbers that one token adds to the KV cache: a key and a value for each layer and its heads of
-        them."""
-
-    @property
-    def tie_word_embeddings(self) -> bool:
-        """Whether the output layer and the token embeddings are one matrix."""
-
-    @property
-    def eos_token_id(self) -> int | None:
-        """The token that ends a text; None if the model has none."""
-
-    @property
-    def more_eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text as well."""
-
-    def to_hf(self) -> dict[str, Any]:
-        """The fields as Hugging Face's config has them."""
-
-
 @dataclass(frozen=True)
 class CheckpointFormat:
-    """How an architecture's weights are named and stored in Hugging Face's safetensors files.
-
-    Names are those of the network's own parameters, but for the prefix.
-
-    A pattern is matched from a name's beginning; `transposed` and `not_weights` to its end.
-    """
+    """How an architecture's weights are named and stored in Hugging Face's safetensors files: by the names of
+    the network's own parameters, but for the prefix."""
 
     prefix: str  # that a checkpoint may put before each name
-    layer: re.Pattern[str]  # a layer's tensor; its first group is the layer's number
-    num_layers_field: str  # of config.json
     token_table: str  # the head too, where they are tied and the head is not stored
     head: str
     transposed: re.Pattern[str]  # matrices stored [in, out], where nn.Linear has [out, in]
@@ -118,12 +55,12 @@ class Prefilled(NamedTuple):
 class Network(nn.Module):
     """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
 
-    An architecture gives `forward`, `lm_head` and `lookup_tables`, reads its config.json (`config_type`), and
-    says how its weights are stored (`checkpoint_format`, `stored_shapes`). With `decoder_weights` it also
-    runs on the rungs whose layers are fused kernels.
+    An architecture gives `forward` and `lm_head`, names its config (`config_type`), and says how its weights
+    are stored (`checkpoint_format`). With `decoder_weights` it also runs on the rungs whose layers are fused
+    kernels.
     """
 
-    config_type: ClassVar[type[Any]]  # its own `ModelConfig`
+    config_type: ClassVar[type[ModelConfig]]
     checkpoint_format: ClassVar[CheckpointFormat]
     watch_points: ClassVar[tuple[str, ...]] = ("prefill", "decode_one_token")
     config: ModelConfig
@@ -135,18 +72,7 @@ class Network(nn.Module):
         super().__init__()
         self.config = config
 
-    @classmethod
-    def read_config(cls, raw: dict[str, Any]) -> ModelConfig:
-        """The sizes in a parsed config.json. Raises CheckpointError for one that is missing or cannot be."""
-        return cls.config_type.from_hf(raw)
-
-    @classmethod
-    def stored_shapes(cls, config: Any) -> dict[str, tuple[int, ...]]:
-        """Shapes of stored tensors that together hold every size of `config` but the number of layers."""
-        raise NotImplementedError
-
-    @classmethod
-    def joined_rows(cls, config: Any) -> dict[str, dict[str, int]]:
+    def joined_rows(self) -> dict[str, dict[str, int]]:
         """The linear layers that a checkpoint has in parts, by the last part of their names: the name and the
         number of rows of each part, in order."""
         return {}
@@ -155,8 +81,10 @@ class Network(nn.Module):
         """Make one tensor of those that are tied; needed after weights were moved or replaced."""
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
-        """The parameters of which a decode step reads single rows, and never all."""
-        raise NotImplementedError
+        """The parameters of which a decode step reads single rows, and never all: embeddings, but for the
+        token table where that is the head as well."""
+        tables = (m.weight for m in self.modules() if isinstance(m, nn.Embedding))
+        return tuple(table for table in tables if table is not self.lm_head.weight)
 
     def decoder_weights(self) -> DecoderWeights:
         """The weights as the fused kernels take them, not copied.
@@ -195,11 +123,9 @@ class Network(nn.Module):
     def stored_names(self, name: str, num_rows: int) -> dict[str, int]:
         """The checkpoint's names, without its prefix, of a parameter's parts, with the rows of each. Of one
         that is stored whole, its own name, with all rows."""
-        for joined, rows in self.joined_rows(self.config).items():
-            before, found, after = name.partition(f".{joined}.")
-            if found:
-                return {f"{before}.{part}.{after}": count for part, count in rows.items()}
-        return {name: num_rows}
+        module = name.split(".")[-2]
+        rows = self.joined_rows().get(module, {module: num_rows})
+        return {name.replace(f".{module}.", f".{part}."): count for part, count in rows.items()}
 
     def stored_tensors(self) -> dict[str, Tensor]:
         """The weights as a checkpoint has them: its names and shapes."""

@@ -1,8 +1,7 @@
 """The published sizes of models that `load_model("random:...")` draws weights for."""
 
-from labkit.model.config import GPT2Config
+from labkit.model.config import GPT2Config, ModelConfig
 from labkit.model.llama_config import LlamaConfig, LongContext, Qwen3Config
-from labkit.model.network import ModelConfig
 
 RANDOM_CONFIGS: dict[str, ModelConfig] = {
     "gpt2": GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256),

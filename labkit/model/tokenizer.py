@@ -2,25 +2,24 @@
 
 import re
 import zlib
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models
 from tokenizers import Tokenizer as BackendTokenizer
 from tokenizers.implementations import ByteLevelBPETokenizer
 
-from labkit.checks import is_whole, quoted, shown
-from labkit.errors import CheckpointError, RequestError
-from labkit.json_file import is_there, parse_json, read_bytes, read_json, read_object
+from labkit.checks import quoted, shown
+from labkit.errors import CheckpointError, LabkitError, RequestError
+from labkit.json_file import is_there, read_bytes, read_object
 
 CHARACTERS = 16  # for each token of a limit: a text of no more is encoded in one piece
 CONFIG_FILES = ["tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
 # The special tokens that have a name.
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
-PANIC = "PanicException"  # of the backend, which gives its class no place to import it from
 
 
 class Tokenizer(Protocol):
@@ -60,18 +59,27 @@ def first_token_ids(
         num_characters *= 2
 
 
+@contextmanager
+def refusing(kind: type[LabkitError], what: str) -> Iterator[None]:
+    """Whatever the library raises inside of the block becomes an error of this kind: it has nothing narrower
+    than Exception, and its panics are not even that, nor of a class that can be imported."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise kind(f"{what}: {quoted(error)}") from error
+
+
 def read_backend(directory: Path) -> BackendTokenizer:
     """The tokenizer in tokenizer.json, or in vocab.json and merges.txt. Raises ValueError if these are
-    missing or damaged."""
+    missing, and what the library does if they are damaged."""
     file, *pair = (directory / name for name in ("tokenizer.json", "vocab.json", "merges.txt"))
     if is_there(file):
-        raw = read_bytes(file)
-        check_kind(parse_json(file.name, raw))
-        return BackendTokenizer.from_str(raw.decode())
+        return BackendTokenizer.from_str(read_bytes(file).decode())
     if all(map(is_there, pair)):
-        vocab, merges = pair
-        check_vocab(read_json(vocab))
-        backend = ByteLevelBPETokenizer(str(vocab), str(merges))
+        vocab, merges = map(str, pair)
+        backend = ByteLevelBPETokenizer(vocab, merges)
         backend.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
         return backend._tokenizer
     raise ValueError("it has no tokenizer: expected tokenizer.json, or vocab.json and merges.txt")
@@ -106,26 +114,6 @@ def add_tokens(backend: BackendTokenizer, config: dict[str, Any]) -> None:
             raise ValueError(f"{shown(token.content)} has the id {token_id}, which is not the next one")
 
 
-def check_kind(raw: object) -> None:
-    """Raises ValueError unless a parsed tokenizer.json has a model that always splits text alike."""
-    if not isinstance(raw, dict) or not isinstance(raw.get("model"), dict):
-        raise ValueError("tokenizer.json has no model")
-    model = raw["model"]
-    if model.get("dropout"):
-        raise ValueError(f"its model has dropout = {shown(model['dropout'])}: it splits text at random")
-    if model.get("type") != "Unigram":  # whose vocabulary is a list: an id is a place in it
-        check_vocab(model.get("vocab"))
-
-
-def check_vocab(vocab: object) -> None:
-    """Raises ValueError unless it is an id for each token, of 32 bits: the backend cuts or skips others."""
-    if not isinstance(vocab, dict):
-        raise ValueError(f"its vocabulary is {shown(vocab)}, not an id for each token")
-    for token, token_id in vocab.items():
-        if not is_whole(token_id) or not 0 <= token_id < 2**32:
-            raise ValueError(f"the id of {shown(token)} is {shown(token_id)}")
-
-
 class LibraryTokenizer:
     """A checkpoint's tokenizer, of any kind that the `tokenizers` library has."""
 
@@ -144,21 +132,14 @@ class LibraryTokenizer:
 
         Raises CheckpointError if the directory has none or a damaged one.
         """
-        try:
+        with refusing(CheckpointError, f"the tokenizer in {directory} cannot be used"):
             backend = read_backend(directory)
             add_tokens(backend, read_tokenizer_config(directory))
-        except ValueError as error:
-            raise CheckpointError(f"the tokenizer in {directory} cannot be used: {error}") from error
-        except BaseException as error:  # tokenizers raises nothing narrower, and its panics are no Exception
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            raise CheckpointError(f"the tokenizer in {directory} is damaged: {quoted(error)}") from error
-        ids = Counter(backend.get_vocab(with_added_tokens=True).values())
-        if doubled := [token_id for token_id, count in ids.items() if count > 1]:
-            raise CheckpointError(f"the tokenizer in {directory} has two tokens with the id {doubled[0]}")
-        # A tokenizer.json may hold what its last user set: prompts must not be cut or padded.
+        # It may hold what its last user set: prompts must not be cut, padded or split at random.
         backend.no_truncation()
         backend.no_padding()
+        if isinstance(backend.model, models.BPE):
+            backend.model.dropout = None
         return cls(backend, eos_token_id)
 
     def to_json(self) -> str:
@@ -168,13 +149,11 @@ class LibraryTokenizer:
     def encode(self, text: str, *, begins: bool = True) -> list[int]:
         """The token ids of a text; if it begins here, after the special ones that the checkpoint wants at the
         beginning, such as Llama's. Raises RequestError for a text that has no tokens."""
-        try:
+        with refusing(
+            RequestError, "the model's tokenizer cannot read the prompt"
+        ):  # such as an unknown word
             token_ids = self._backend.encode(text, add_special_tokens=False).ids
-            return [*self._beginning, *token_ids] if begins else token_ids
-        except BaseException as error:  # such as a word that a vocabulary of words lacks
-            if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-                raise
-            raise RequestError(f"the model's tokenizer cannot read the prompt: {quoted(error)}") from error
+        return [*self._beginning, *token_ids] if begins else token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=True)
@@ -188,10 +167,9 @@ def beginning_of(backend: BackendTokenizer) -> list[int]:
     """The special tokens that a checkpoint's tokenizer puts before every text; what it puts behind is left
     out."""
     try:
-        text, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-    except BaseException as error:  # see `encode`
-        if not isinstance(error, Exception) and type(error).__name__ != PANIC:
-            raise
+        with refusing(RequestError, "it knows no a"):
+            text, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+    except RequestError:
         return []
     starts = (i for i in range(len(whole)) if text and whole[i : i + len(text)] == text)
     return whole[: next(starts, 0)]

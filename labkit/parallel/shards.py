@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.errors import OptionError
-from labkit.model import LanguageModel
+from labkit.model import LanguageModel, ModelConfig
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.decoder_weights import LayerModules, LinearWeights, linear_weights
 from labkit.parallel.ranks import TorchRanks
@@ -35,15 +35,15 @@ class LayerMatrices(NamedTuple):
 CutLayer = Callable[[LayerMatrices, int, int, int], LayerMatrices]
 
 
-class CutConfig:
-    """The sizes of a rank's part of a network: its own numbers of heads, and the whole's for all else."""
+class CutConfig(ModelConfig):
+    """The sizes of a rank's part of a network: its own numbers of heads and inner values, and the whole's for
+    all else."""
 
-    def __init__(self, whole: Any, num_heads: int, num_kv_heads: int, num_matrix_weights: int) -> None:
+    tie_word_embeddings = False  # the head is cut, the token table is not
+
+    def __init__(self, whole: ModelConfig, num_heads: int, num_kv_heads: int, inner_dim: int) -> None:
         self.whole = whole
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.num_matrix_weights = num_matrix_weights
-        self.kv_values_per_token = 2 * whole.num_layers * num_kv_heads * whole.head_dim
-        self.tie_word_embeddings = False  # the head is cut, the token table is not
+        self.num_heads, self.num_kv_heads, self.inner_dim = num_heads, num_kv_heads, inner_dim
 
     def __getattr__(self, name: str) -> Any:
         if name == "whole" or name.startswith("__"):  # of an object that is being copied
@@ -101,9 +101,7 @@ def cut_model(
     missing = {name for name, weight in part.named_parameters() if weight.is_meta}
     whole_ones = {n: w.to(ranks.device, dtype) for n, w in network.named_parameters() if n in missing}
     part.load_state_dict(whole_ones, strict=False, assign=True)
-    matrices = [linear.weight.numel() for layer in part.layer_modules() for linear in layer.matrices]
-    sizes: Any = CutConfig(config, num_heads, num_kv_heads, sum(matrices))
-    part.config = sizes
+    part.config = CutConfig(config, num_heads, num_kv_heads, mine.mlp_out.weight.shape[1])
     part.ranks = ranks
     return replace(model, network=part.eval().requires_grad_(False))
 

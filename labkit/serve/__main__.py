@@ -74,9 +74,13 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     settings = EngineSettings(**{each.name: getattr(args, each.name) for each in fields(EngineSettings)})
     try:
-        api_key()  # or a wrong one would be noticed when the model is loaded
+        # Or a wrong key or host, or a port in use, would be noticed when the model is loaded.
+        api_key()
+        # h11: httptools, which uvicorn would take where it is, sends chunk sizes to clients of HTTP/1.0.
+        config = uvicorn.Config("", args.host, args.port, http="h11", log_level="warning", access_log=False)
+        config.bind_socket().close()
         with contextlib.closing(engine_server(settings, args.max_requests)) as server:
-            serve(server, args)
+            serve(server, args, config)
     except LabkitError as error:
         raise SystemExit(str(error)) from None
     except KeyboardInterrupt:  # while the model is loaded, or raised again when all is closed
@@ -92,15 +96,13 @@ def engine_server(settings: EngineSettings, max_requests: int) -> Server:
     return StreamingServer(settings.make_engine(), max_inflight_requests=max_requests, tokenize_workers=1)
 
 
-def serve(engine: Server, args: argparse.Namespace) -> None:
+def serve(engine: Server, args: argparse.Namespace, config: uvicorn.Config) -> None:
     """Serve over HTTP until a signal comes. Raises SystemExit if the engine ends before."""
     if not is_loopback(args.host) and api_key() is None:
         logger.warning(
             "%s can be reached from other machines. Set %s to a key that they must send.", args.host, API_KEY
         )
-    app = app_over(engine, args.served_model_name)
-    # h11: where httptools is installed, uvicorn would take it, and send chunk sizes to clients of HTTP/1.0.
-    config = uvicorn.Config(app, args.host, args.port, http="h11", log_level="warning", access_log=False)
+    config.app = app_over(engine, args.served_model_name)
     config.timeout_keep_alive = KEPT_OPEN
     server = DrainingServer(config, engine, args.drain)
     keep_all_there_is()

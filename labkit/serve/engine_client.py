@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from labkit.engine import AsyncTokenStream, Completion, EngineStats, FinishReason, SamplingParams
 from labkit.engine.prompt import Limits, Prompt, check_params
 from labkit.engine.request import Timing
@@ -23,18 +25,18 @@ from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import LabkitError, OverloadedError, StreamError
 from labkit.model.chat import Voice
 from labkit.serve.engine_process import EngineSettings
-from labkit.serve.wire import Wire, encoded, error_of, read_stats, read_voice, token_of
+from labkit.serve.wire import Wire, encoded, error_of, read_voice, token_of
 
 LONG_TEXT = 10_000  # characters; a longer one is tokenized while others are served
+STATS = TypeAdapter(EngineStats)
 SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is killed
 
 
-@dataclass(eq=False, slots=True)
-class Pending:
-    """A request that the engine's process is not done with."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class Pending(Submission[asyncio.Queue[Item]]):
+    """A request that the engine's process is not done with; both processes know it by its `request_id`."""
 
-    number: int  # by which both processes know it
-    submission: Submission[asyncio.Queue[Item]]
+    request_id: int
     params: SamplingParams
     prompt: tuple[int, ...] = ()  # once it is tokenized
     token_ids: list[int] = field(default_factory=list)
@@ -111,7 +113,7 @@ class EngineClient:
 
     def stats(self) -> EngineStats:
         """The engine's state as it was last told: at most a tenth of a second ago, or a step."""
-        return read_stats(self._stats)
+        return STATS.validate_python(self._stats)
 
     # --- requests ----------------------------------------------------------------------------------
 
@@ -131,8 +133,7 @@ class EngineClient:
         if limit is not None and len(self._pending) >= limit:
             raise OverloadedError(f"{len(self._pending)} requests are unfinished and {limit} are the most")
         number = next(self._numbers)
-        submission = Submission(asyncio.Queue[Item](), loop, number)
-        pending = Pending(number, submission, params)
+        pending = Pending(asyncio.Queue[Item](), loop, request_id=number, params=params)
         if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
             self._pool.submit(self._tokenize, pending, prompt)  # which may fail
             self._pending[number] = pending
@@ -141,7 +142,7 @@ class EngineClient:
             self._pending[number] = pending
             self._add(pending, token_ids)
         decoder = TextDecoder(self.voice.tokenizer, params.stop)
-        return AsyncTokenStream(self, decoder, self._ask_to_cancel, submission)
+        return AsyncTokenStream(self, decoder, self._ask_to_cancel, pending)
 
     def _tokenize(self, pending: Pending, prompt: str) -> None:
         """In a thread of its own: turn a text into tokens, for the loop's thread to go on with."""
@@ -154,10 +155,10 @@ class EngineClient:
 
     def _add(self, pending: Pending, token_ids: tuple[int, ...]) -> None:
         """A request that can't be sent ends with the error, wherever it is added from."""
-        if pending.number in self._pending:  # else it was left, or has ended with the engine's process
+        if pending.request_id in self._pending:  # else it was left, or has ended with the engine's process
             try:
-                self._send([pending.number, token_ids, vars(pending.params)])
-                pending.prompt, pending.submission.num_prompt_tokens = token_ids, len(token_ids)
+                self._send([pending.request_id, token_ids, vars(pending.params)])
+                pending.prompt, pending.num_prompt_tokens = token_ids, len(token_ids)
             except Exception as error:
                 self._end(pending, error)
 
@@ -229,35 +230,35 @@ class EngineClient:
             if number in ends:
                 self._end_as(pending, new, ends[number])
             else:
-                pending.submission.queue.put_nowait((new, None))
+                pending.queue.put_nowait((new, None))
 
     def _end_as(self, pending: Pending, token_ids: tuple[int, ...], end: list[Any] | None) -> None:
         """Nothing comes after these tokens. end: [finish reason, error, when it was admitted], [class, text]
         of an error, or None where the consumer has left."""
-        if end is None:
-            self._end(pending, None)
-        elif len(end) == 2:
-            if token_ids:
-                pending.submission.queue.put_nowait((token_ids, None))
-            self._end(pending, error_of(*end))
-        else:
-            reason, error, admitted = end
-            completion = Completion(
-                pending.number,
-                pending.prompt,
-                tuple(pending.token_ids),
-                FinishReason(reason),
-                Timing(pending.submission.submitted, admitted, tuple(pending.times)),
-                self.voice.tokenizer,
-                error,
-                pending.params.stop,
-            )
-            self._end(pending, (token_ids, completion))
+        match end:
+            case None:
+                self._end(pending, None)
+            case [kind, said]:
+                if token_ids:
+                    pending.queue.put_nowait((token_ids, None))
+                self._end(pending, error_of(kind, said))
+            case [reason, error, admitted]:
+                completion = Completion(
+                    pending.request_id,
+                    pending.prompt,
+                    tuple(pending.token_ids),
+                    FinishReason(reason),
+                    Timing(pending.submitted, admitted, tuple(pending.times)),
+                    self.voice.tokenizer,
+                    error,
+                    pending.params.stop,
+                )
+                self._end(pending, (token_ids, completion))
 
     def _end(self, pending: Pending, last: Item) -> None:
         # In this order: a consumer that has the last item may submit again at once.
-        self._pending.pop(pending.number, None)
-        pending.submission.queue.put_nowait(last)
+        self._pending.pop(pending.request_id, None)
+        pending.queue.put_nowait(last)
 
     def _lose_engine(self) -> None:
         """The other end is closed: nobody is left waiting."""
@@ -267,14 +268,9 @@ class EngineClient:
         self._loop.remove_writer(self._wire.socket)
         self._wire.socket.close()
         for pending in list(self._pending.values()):
-            num_tokens = len(pending.token_ids)
-            self._end(
-                pending,
-                StreamError(
-                    f"the engine's process has ended when this request had {num_tokens} "
-                    f"token{'s' * (num_tokens != 1)}"
-                ),
-            )
+            had = f"{len(pending.token_ids)} token{'s' * (len(pending.token_ids) != 1)}"
+            gone = f"the engine's process has ended when this request had {had}"
+            self._end(pending, StreamError(gone))
 
     def close(self) -> None:
         """Cancel what is unfinished and end the engine's process, after the step that it is in, or after

@@ -7,7 +7,7 @@ thread of this process, or in a process of its own.
 import asyncio
 import hmac
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -177,7 +177,7 @@ class Door:
             error = ApiError(status, f"{request.method} {request.url.path} is nothing that this server has")
         told = api_error(error)
         self._count_refused(told)
-        return JSONResponse(told.body, told.status, told.headers | headers)
+        return error_reply(told, headers)
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -209,11 +209,11 @@ class Door:
                 streams.append(self.server.submit_async(prompt, params))
             at_end.callback(asyncio.ensure_future(self.leaving(request.receive, streams)).cancel)
             pieces = merged(streams)
-            form.counted = streams if asked.continuous_usage else ()
-            if not asked.is_stream:
+            form.counted = streams if asked.body.stream_options.continuous_usage_stats else ()
+            if not asked.body.stream:
                 completions = await self.collect(pieces, len(streams))
                 return JSONResponse(
-                    form.whole(completions, asked.n).model_dump(mode="json", exclude_unset=True)
+                    form.whole(completions, asked.body.n).model_dump(mode="json", exclude_unset=True)
                 )
             # Whatever is wrong with a request is known with its first token, and still gets its status.
             if (first := await anext(pieces, None)) is None:
@@ -284,8 +284,8 @@ class Door:
                 yield answers[index].end(text, token_ids, finish_reason(completion))
             if len(ended) < num_answers:
                 raise ApiError(499, LEFT)
-            if asked.include_usage:
-                yield form.usage_frame([ended[index] for index in range(num_answers)], asked.n)
+            if asked.body.stream_options.include_usage:
+                yield form.usage_frame([ended[index] for index in range(num_answers)], asked.body.n)
             yield DONE
         except Exception as error:
             told = api_error(error)
@@ -294,6 +294,11 @@ class Door:
 
     def _count_refused(self, told: ApiError) -> None:
         self.metrics.refused.labels(str(told.status)).inc()
+
+
+def error_reply(told: ApiError, headers: Mapping[str, str] = {}) -> Response:
+    """An error with its status, and with headers besides its own."""
+    return JSONResponse(told.body, told.status, {**told.headers, **headers})
 
 
 class EventStream(StreamingResponse):

@@ -10,16 +10,15 @@ Needs what `pip install labkit[cluster]` brings.
 """
 
 import asyncio
-import json
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from grpc.aio import AioRpcError
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -31,14 +30,14 @@ from labkit.serve.affinity import POLICIES, beginning
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineSettings
 from labkit.serve.errors import ApiError
-from labkit.serve.http import LARGEST_BODY, app_over
+from labkit.serve.http import LARGEST_BODY, app_over, error_reply
 from labkit.serve.replies import frame
 
 TRIES = 3  # replicas that a request is sent to, if they die before its client was told anything
 DIED = RayActorError, AioRpcError  # what a call raises whose replica is gone
 PASSED = ("type", "http_version", "method", "scheme", "path", "query_string", "headers")  # of ASGI's scope
 
-Message = dict[str, Any]
+Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
@@ -195,8 +194,11 @@ class Ingress:
                     await send(message)
                 return
             except (*DIED, BackPressureError, DeploymentUnavailableError) as error:
-                if has_begun or not left or not isinstance(error, DIED):
-                    return await tell(refusal(error), has_begun, send)
+                if has_begun:  # a stream
+                    told = frame(refusal(error).body)
+                    return await send({"type": "http.response.body", "body": told})
+                if not left or not isinstance(error, DIED):
+                    return await error_reply(refusal(error))(scope, receive, send)
 
 
 def refusal(error: Exception) -> ApiError:
@@ -206,16 +208,6 @@ def refusal(error: Exception) -> ApiError:
     if isinstance(error, DeploymentUnavailableError):
         return ApiError(503, "there is no replica: ask again")
     return ApiError(503, "the replica that answered this request has died: ask again")
-
-
-async def tell(error: ApiError, has_begun: bool, send: Send) -> None:
-    """End an answer with an error: a stream that has begun with a frame, anything else with its status."""
-    if has_begun:
-        return await send({"type": "http.response.body", "body": frame(error.body)})
-    headers = {"Content-Type": "application/json"} | error.headers
-    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": json.dumps(error.body).encode()})
 
 
 async def read_body(receive: Receive) -> bytes:
@@ -234,13 +226,11 @@ async def begin_and_end(receive: Receive, send: Send) -> None:
         await send({"type": f"lifespan.{phase}.complete"})
 
 
-class AppArgs(BaseModel):
+class AppArgs(BaseModel, extra="forbid"):
     """What `serve run labkit.serve.ray_app:build` and the `args` of a Serve config may say."""
 
-    model_config = ConfigDict(extra="forbid")
-
     model: str = "data/tiny-gpt2"  # a folder in Hugging Face's format, a hub id, or random:NAME
-    rung: str = FINISHED.number
+    rung: Literal[tuple(LADDER)] = FINISHED.number  # type: ignore[valid-type]
     served_model_name: str | None = None  # for clients; the model's own without it
     max_batch_size: int | None = Field(default=None, ge=1)  # without a value, these three fit the device
     max_blocks: int | None = Field(default=None, ge=1)  # of a layer's pool
@@ -257,13 +247,6 @@ class AppArgs(BaseModel):
     max_ongoing_requests: int = Field(default=256, ge=1)  # in each replica; more wait in the ingress
     max_queued_requests: int = Field(default=1024, ge=-1)  # that wait there; more get 429; -1: no limit
     drain: float = Field(default=30, ge=0)  # seconds that answers have to end when a replica is stopped
-
-    @field_validator("rung")
-    @classmethod
-    def _is_on_the_ladder(cls, rung: str) -> str:
-        if rung not in LADDER:
-            raise ValueError(f"no rung {rung!r}: {', '.join(LADDER)}")
-        return rung
 
     def settings(self) -> EngineSettings:
         """The engine of each replica."""

@@ -70,18 +70,17 @@ class TextForm:
 
     def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
         """The reply with all answers. Raises ApiError if one of them ended by an error."""
-        choices = [
-            CompletionChoice(
-                index=i, text=done.text, finish_reason=finish_reason(done), logprobs=self.logprobs(done)
-            )
-            for i, done in enumerate(completions)
-        ]
+        choices = []
+        for index, done in enumerate(completions):
+            entries = self._logprobs()
+            logprobs = entries and entries.of(done.logprobs)
+            about = {"index": index, "finish_reason": finish_reason(done), "logprobs": logprobs}
+            choices.append(self.choice(done.text, about))
         return self._reply(self.whole_type, choices, usage_of(completions, n))
 
-    def logprobs(self, completion: Completion) -> Any:
-        """Those of a whole answer; None if the client does not ask for them."""
-        of_answer = self._logprobs()
-        return of_answer and of_answer.of(completion.logprobs)
+    def choice(self, text: str, about: dict[str, Any]) -> BaseModel:
+        """A whole answer. about: its index, finish reason and log probabilities."""
+        return CompletionChoice(text=text, **about)
 
     def _logprobs(self) -> TextLogprobs | None:
         return self.logprobs_of(self.spelling) if self.spelling else None
@@ -131,17 +130,9 @@ class ChatForm(TextForm):
     frame_type = ChatCompletionChunk, "chat.completion.chunk"
     logprobs_of = ChatLogprobs
 
-    def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
-        choices = [
-            ChatChoice(
-                index=i,
-                message=ChatCompletionMessage(role="assistant", content=done.text, refusal=None),
-                finish_reason=finish_reason(done),
-                logprobs=self.logprobs(done),
-            )
-            for i, done in enumerate(completions)
-        ]
-        return self._reply(self.whole_type, choices, usage_of(completions, n))
+    def choice(self, text: str, about: dict[str, Any]) -> BaseModel:
+        message = ChatCompletionMessage(role="assistant", content=text, refusal=None)
+        return ChatChoice(message=message, **about)
 
     def opening(self, index: int) -> bytes:
         """A frame that says who speaks."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chat
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from labkit.checks import is_whole, quoted, shown
 from labkit.engine import SamplingParams
@@ -15,23 +15,59 @@ from labkit.serve.errors import ApiError
 
 MOST_CHOICES = 128  # of one request, as OpenAI has it
 TOOL_ROLES = ("tool", "function")
-MOST_LOGPROBS, MOST_TOP_LOGPROBS = 5, 20  # of a completion, and of a chat, as OpenAI has them
 # Stop strings of a request, and characters of one: each is looked for behind every token. OpenAI has 4.
 MOST_STOPS, LONGEST_STOP = 32, 1000
 MOST_ENTRIES = 1024  # of any other list or object: to check millions would hold up all streams
-SEEDS = range(-(2**63), 2**63)  # as OpenAI has it
-STREAM_OPTIONS = {"include_usage", "continuous_usage_stats", "include_obfuscation"}  # the last one: off alone
 
-SCHEMAS: dict[tuple[str, bool], TypeAdapter] = {  # by endpoint, and whether the reply is a stream
-    ("completions", False): TypeAdapter(completions.CompletionCreateParamsNonStreaming),
-    ("completions", True): TypeAdapter(completions.CompletionCreateParamsStreaming),
-    ("chat", False): TypeAdapter(chat.CompletionCreateParamsNonStreaming),
-    ("chat", True): TypeAdapter(chat.CompletionCreateParamsStreaming),
+
+class StreamOptions(BaseModel, strict=True, extra="forbid"):
+    """OpenAI's, and one of vLLM's."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class Body(BaseModel, strict=True):
+    """How a request is to be answered. Of type Any is what others check: the door, `SamplingParams`, a chat
+    template."""
+
+    model: Any
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    max_completion_tokens: Any = None
+    max_tokens: Any = None
+    temperature: Any = 1.0  # OpenAI draws unless it is told not to
+    top_p: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Any = None
+    ignore_eos: bool = False
+
+
+class TextBody(Body):
+    """A body of /v1/completions."""
+
+    prompt: Any = None
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+
+class ChatBody(Body):
+    """A body of /v1/chat/completions."""
+
+    messages: Any
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0, le=20)
+
+
+OPENAI: dict[type[Body], TypeAdapter] = {
+    TextBody: TypeAdapter(completions.CompletionCreateParamsBase),
+    ChatBody: TypeAdapter(chat.CompletionCreateParamsBase),
 }
-# How a request is to be answered; each is read below, but for "model", which the door checks.
-READ = {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
-READ |= {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos"}
-READ |= {"logprobs", "top_logprobs"}
+Known = TypeVar("Known", bound=Body)
+SAMPLED = {"temperature", "top_p", "top_k", "min_p", "seed", "stop"}
 # Whom it is for and how it is billed: nothing of the text depends on them.
 ACCOUNT = {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 ACCOUNT |= {"prompt_cache_retention", "parallel_tool_calls"}  # of no tools
@@ -75,18 +111,11 @@ OFF: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Asked:
-    """A request for completions: each prompt is answered n times.
+    """A request for completions: each prompt, a text or token ids, is answered `body.n` times."""
 
-    prompts: texts or token ids. include_usage: a stream ends with a frame that counts its tokens.
-    continuous_usage: each of its frames counts those so far.
-    """
-
+    body: Body
     prompts: Sequence[str | Sequence[int]]
     params: SamplingParams
-    n: int = 1
-    is_stream: bool = False
-    include_usage: bool = False
-    continuous_usage: bool = False
 
     @property
     def choices(self) -> list[tuple[str | Sequence[int], SamplingParams]]:
@@ -96,18 +125,14 @@ class Asked:
         return [
             (prompt, self.params if seed is None else replace(self.params, seed=seed + number))
             for prompt in self.prompts
-            for number in range(self.n)
+            for number in range(self.body.n)
         ]
 
 
 def read_completion(raw: object) -> Asked:
     """A body of /v1/completions. Raises ApiError, naming the field, for what is wrong or can't be done."""
-    given = checked("completions", raw)
-    if "top_logprobs" in given:
-        raise ApiError(400, "top_logprobs is for chat: here logprobs says how many", "top_logprobs")
-    if not is_whole(num_top := given.get("logprobs", 0)) or not 0 <= num_top <= MOST_LOGPROBS:
-        raise ApiError(400, f"logprobs must be a whole number from 0 to {MOST_LOGPROBS}", "logprobs")
-    return read_asked(given, prompts_of(given.get("prompt")), default_max_tokens=16)
+    body = checked(TextBody, raw)
+    return read_asked(body, prompts_of(body.prompt), 16, body.logprobs)
 
 
 def read_chat(raw: object, to_prompt: Callable[[list, int], Sequence[int]], longest: int) -> Asked:
@@ -117,24 +142,13 @@ def read_chat(raw: object, to_prompt: Callable[[list, int], Sequence[int]], long
     longest: tokens of the longest request, to which an answer may grow without a limit of the client's.
     Raises ApiError, naming the field, for what is wrong or can't be done.
     """
-    given = checked("chat", raw, longest)
-    given |= {"logprobs": chat_logprobs(given)}
-    messages = given["messages"]
-    prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages, longest)
-    return read_asked(given, [prompt], default_max_tokens=max(1, longest - len(prompt)))
-
-
-def chat_logprobs(given: dict[str, Any]) -> int | None:
-    """How many of the likeliest tokens a chat asks for, beside the log probability of each token; or None."""
-    asks, num_top = given.get("logprobs", False), given.get("top_logprobs", 0)
-    if not isinstance(asks, bool):
-        raise ApiError(400, f"logprobs must be true or false, not {shown(asks)}", "logprobs")
-    if not is_whole(num_top) or not 0 <= num_top <= MOST_TOP_LOGPROBS:
-        message = f"top_logprobs must be a whole number from 0 to {MOST_TOP_LOGPROBS}"
-        raise ApiError(400, message, "top_logprobs")
-    if num_top and not asks:
+    body = checked(ChatBody, raw, longest)
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs are for logprobs = true", "top_logprobs")
-    return num_top if asks else None
+    messages = body.messages
+    prompt = to_prompt(list(map(with_text, messages)) if isinstance(messages, list) else messages, longest)
+    num_top = body.top_logprobs if body.logprobs else None
+    return read_asked(body, [prompt], max(1, longest - len(prompt)), num_top)
 
 
 def with_text(message: Any) -> Any:
@@ -159,44 +173,39 @@ def is_text(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type", "text") == "text" and isinstance(part.get("text"), str)
 
 
-def checked(endpoint: str, raw: object, most_messages: int = 0) -> dict[str, Any]:
-    """The body without its nulls, of OpenAI's types and with no field that would be lost."""
+def checked(kind: type[Known], raw: object, most_messages: int = 0) -> Known:
+    """The body, its nulls left out, of OpenAI's types and with no field that would be lost."""
     if not isinstance(raw, dict):
         raise ApiError(400, f"the body must be a JSON object, not {type(raw).__name__}")
     given = {name: value for name, value in raw.items() if value is not None}
-    is_stream = given.get("stream", False)
-    if not isinstance(is_stream, bool):
-        raise ApiError(400, f"stream must be true or false, not {shown(is_stream)}", "stream")
-    foreign = "messages" if endpoint == "completions" else "prompt"
-    if foreign in given:
-        message = f"{foreign} is for another endpoint than {endpoint}"
-        raise ApiError(400, message, foreign, "unknown_parameter")
+    if (foreign := "messages" if kind is TextBody else "prompt") in given:
+        raise ApiError(400, f"{foreign} is for another endpoint", foreign, "unknown_parameter")
     check_sizes(given, most_messages)
     # What is in a list of token ids is for `prompts_of` to check: they may be many.
     seen = given | {"prompt": ""} if isinstance(given.get("prompt"), list) else given
     try:
-        SCHEMAS[endpoint, is_stream].validate_python(seen)
+        OPENAI[kind].validate_python(seen)
+        body = kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        where = str(first["loc"][0]) if first["loc"] else None  # the field; the rest names OpenAI's own types
-        raise ApiError(400, f"{where}: {first['msg']}", where) from None
+        where = quoted(".".join(map(str, first["loc"])))
+        raise ApiError(400, f"{where}: {first['msg']}", str(first["loc"][0])) from None
     for name, value in given.items():
-        if name in READ or name in ACCOUNT or (name in OFF and value == OFF[name]):
+        if name in kind.model_fields or name in ACCOUNT or (name in OFF and value == OFF[name]):
             continue
-        if name == "min_tokens" and has_its_least_anyway(given):
+        if name == "min_tokens" and has_its_least_anyway(body, value):
             continue
         if name in OFF:
             off = f"leave it out, or send {OFF[name]!r}"
             raise ApiError(400, f"{name} = {shown(value)} is not supported by this server: {off}", name)
         raise ApiError(400, f"unknown parameter {shown(name)}", quoted(name), "unknown_parameter")
-    return given
+    return body
 
 
-def has_its_least_anyway(given: dict[str, Any]) -> bool:
-    """Whether an answer of `min_tokens` and more is asked for, and nothing ends one before its limit."""
-    least, most = given["min_tokens"], given.get("max_completion_tokens", given.get("max_tokens"))
-    ends_at_its_limit = given.get("ignore_eos") is True and not given.get("stop")
-    return ends_at_its_limit and is_whole(least) and is_whole(most) and 0 <= least <= most
+def has_its_least_anyway(body: Body, least: Any) -> bool:
+    """Whether an answer of `least` tokens and more is asked for, and nothing ends one before its limit."""
+    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    return body.ignore_eos and not body.stop and is_whole(least) and is_whole(most) and 0 <= least <= most
 
 
 def check_sizes(given: dict[str, Any], most_messages: int) -> None:
@@ -230,48 +239,31 @@ def prompts_of(prompt: Any) -> list[str | Sequence[int]]:
 
 
 def read_asked(
-    given: dict[str, Any], prompts: Sequence[str | Sequence[int]], default_max_tokens: int
+    body: Body, prompts: Sequence[str | Sequence[int]], default_max_tokens: int, num_top: int | None
 ) -> Asked:
-    """The request, from a checked body and its prompts."""
-    n = given.get("n", 1)
-    if not is_whole(n) or n < 1 or n * len(prompts) > MOST_CHOICES:
-        raise ApiError(400, f"n must be 1 or more, and n times the prompts at most {MOST_CHOICES}", "n")
-    is_stream = given.get("stream", False)
-    options = given.get("stream_options", {})
-    if options and not is_stream:
+    """The request, from a checked body and its prompts. num_top: how many of the likeliest tokens it asks for
+    beside the log probability of each token; None if it asks for neither."""
+    if body.n * len(prompts) > MOST_CHOICES:
+        raise ApiError(
+            400, f"n times the prompts is {body.n * len(prompts)}; {MOST_CHOICES} are the most", "n"
+        )
+    if body.stream_options.model_fields_set and not body.stream:
         raise ApiError(400, "stream_options are for stream = true", "stream_options")
-    for name, value in options.items():
-        is_asked = value and name == "include_obfuscation"
-        if name not in STREAM_OPTIONS or not isinstance(value, bool) or is_asked:
-            names = "include_usage and continuous_usage_stats"
-            message = f"stream_options has {names}, true or false, not {shown(name)} = {shown(value)}"
-            raise ApiError(400, message, "stream_options")
-    params = read_params(given, default_max_tokens)
-    usage, continuous = options.get("include_usage", False), options.get("continuous_usage_stats", False)
-    return Asked(prompts, params, n, is_stream, usage, continuous)
+    return Asked(body, prompts, read_params(body, default_max_tokens, num_top))
 
 
-def read_params(given: dict[str, Any], default_max_tokens: int) -> SamplingParams:
-    """How the tokens are picked. OpenAI draws unless it is told not to, so temperature is 1 by default."""
-    most_name = "max_completion_tokens" if "max_completion_tokens" in given else "max_tokens"
-    most = given.get(most_name, default_max_tokens)
-    if given.get("max_tokens", most) != most:
+def read_params(body: Body, default_max_tokens: int, num_top: int | None) -> SamplingParams:
+    """How the tokens are picked."""
+    limits = body.model_dump(include={"max_completion_tokens", "max_tokens"}, exclude_none=True)
+    if len(limits) > 1 and body.max_tokens != body.max_completion_tokens:
         message = "max_tokens and max_completion_tokens are two names of one number; send one of them"
         raise ApiError(400, message, "max_tokens")
-    names = {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "logprobs"} & given.keys()
-    chosen = {name: given[name] for name in names}
+    most_name, most = next(iter(limits.items()), ("max_tokens", default_max_tokens))
+    chosen = body.model_dump(include=SAMPLED, exclude_none=True)
     if chosen.get("top_k") == -1:  # how vLLM says "off"
         chosen["top_k"] = 0
-    if is_whole(seed := chosen.get("seed")) and seed not in SEEDS:
-        raise ApiError(400, "seed must be a whole number of 64 bits, -2**63 to 2**63 - 1", "seed")
-    if not isinstance(ignores_eos := given.get("ignore_eos", False), bool):
-        raise ApiError(400, f"ignore_eos must be true or false, not {shown(ignores_eos)}", "ignore_eos")
     try:
-        return SamplingParams(
-            max_new_tokens=most,
-            stop_on_eos=not ignores_eos,
-            **{"temperature": 1.0, **chosen},
-        )
+        return SamplingParams(most, stop_on_eos=not body.ignore_eos, logprobs=num_top, **chosen)
     except RequestError as error:
         message = str(error).replace("max_new_tokens", most_name)
         raise ApiError(400, message, message.split()[0]) from None

@@ -12,10 +12,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as BackendTokenizer
 
-from labkit.engine import CacheConfig, EngineStats, SchedulerConfig
+from labkit.engine import EngineStats
 from labkit.engine.prompt import Limits
 from labkit.engine.sampling import ScoredToken, TokenLogprobs
-from labkit.engine.stats import EngineCounters
 from labkit.engine.streaming.worker import Item
 from labkit.errors import LabkitError, RequestError, StreamError
 from labkit.model.chat import ChatTemplate, Voice
@@ -87,23 +86,12 @@ def read_voice(message: dict[str, Any]) -> Voice:
     return Voice(message["model"], tokenizer_of(message["tokenizer"]), template)
 
 
-def read_stats(raw: dict[str, Any]) -> EngineStats:
-    """A snapshot of the engine, from its JSON form."""
-    nested = {
-        "cache": CacheConfig(**raw["cache"]),
-        "scheduler": SchedulerConfig(**raw["scheduler"]),
-        "counters": EngineCounters(**raw["counters"]),
-    }
-    return EngineStats(**raw | nested)
-
-
 def tokenizer_to_json(tokenizer: Tokenizer) -> dict[str, Any]:
-    """A tokenizer as the other process makes it again. Raises LabkitError for one of no kind of labkit's."""
+    """A tokenizer as the other process makes it again: of one of the two kinds that `load_model` gives."""
+    own = {"eos_token_id": tokenizer.eos_token_id}
     if isinstance(tokenizer, LibraryTokenizer):
-        return {"library": tokenizer.to_json(), "eos_token_id": tokenizer.eos_token_id}
-    if not isinstance(tokenizer, WordTokenizer):
-        raise LabkitError(f"a {type(tokenizer).__name__} cannot be sent to another process")
-    return {"vocab_size": tokenizer.vocab_size, "eos_token_id": tokenizer.eos_token_id}
+        return own | {"library": tokenizer.to_json()}
+    return own | {"vocab_size": tokenizer.vocab_size}
 
 
 def tokenizer_of(raw: dict[str, Any]) -> Tokenizer:

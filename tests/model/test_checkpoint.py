@@ -3,6 +3,7 @@
 import json
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -23,14 +24,10 @@ from labkit.model.random_configs import RANDOM_CONFIGS
 # --- the hub ---------------------------------------------------------------------------------------
 
 
-def test_a_hub_id_without_network_says_so_and_names_what_works_without():
-    with pytest.raises(CheckpointError, match=r"'no-one/no-model'.*network.*data/tiny-gpt2 or random:gpt2"):
-        load_model("no-one/no-model")
-
-
-@pytest.mark.parametrize("hub_id", ["a--b", "gpt2.", "x" * 200])
-def test_a_name_that_the_hub_does_not_allow_is_refused_by_name(hub_id: str):
-    with pytest.raises(CheckpointError, match=repr(hub_id)):
+@pytest.mark.parametrize("hub_id", ["no-one/no-model", "a--b", "gpt2.", "x" * 200])
+def test_a_hub_id_that_the_hub_does_not_give_is_named_with_what_works_without_network(hub_id: str):
+    """There is no network here; the last three names the hub does not allow."""
+    with pytest.raises(CheckpointError, match=rf"{hub_id!r}.*network.*data/tiny-gpt2 or random:gpt2"):
         load_model(hub_id)
 
 
@@ -46,13 +43,8 @@ def test_a_hub_id_is_loaded_from_what_the_hub_gives_and_nothing_pickled_is_asked
 
 
 def test_a_proxy_that_breaks_down_is_told_like_any_lack_of_network(monkeypatch):
-    class ProxyError(Exception):  # of the hub client's HTTP library, whichever it is: no OSError
-        pass
-
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise ProxyError
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    broken = Mock(side_effect=type("ProxyError", (Exception,), {}))  # of an HTTP library: no OSError
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", broken)
     with pytest.raises(CheckpointError, match=r"'some-one/some-model'.*\(ProxyError\)"):
         load_model("some-one/some-model")
 
@@ -154,25 +146,23 @@ def test_tokens_at_which_transformers_ends_a_text_end_it(tmp_path: Path, kind, e
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_seed_gives_the_same_random_weights_and_another_seed_others(tied: bool):
-    config = GPT2Config(97, 16, 12, 2, 3, tie_word_embeddings=tied)
+    config = GPT2Config(970, 16, 120, 2, 3, tie_word_embeddings=tied)
     first, again, other = (random_network(config, seed).state_dict() for seed in (7, 7, 8))
     assert all(torch.equal(first[key], again[key]) for key in first)
     drawn = [key for key in first if key.endswith("weight") and "ln_" not in key]
     assert len(drawn) == 11
     assert all(not torch.equal(first[key], other[key]) for key in drawn)
+    assert all(abs(first[key].std().item() - 0.02) < 1e-3 for key in drawn)
+    assert all(
+        weight.eq(int(key.endswith("weight"))).all() for key, weight in first.items() if key not in drawn
+    )
     assert torch.equal(first["lm_head.weight"], first["wte.weight"]) == tied
 
 
-@pytest.mark.slow
-def test_random_gpt2_has_the_size_of_gpt2_and_says_that_it_is_random():
-    model = load_model("random:gpt2", dtype=torch.bfloat16)
-    assert sum(parameter.numel() for parameter in model.network.parameters()) == 124_439_808
-    assert model.config == GPT2Config(50257, 1024, 768, 12, 12, eos_token_id=50256)
+def test_a_random_model_says_that_it_is_random():
+    model = load_model("random:small", dtype=torch.bfloat16)
     assert model.has_random_weights
-    assert repr(model) == "LanguageModel(random:gpt2: 124.4 M random parameters, torch.bfloat16, cpu)"
-    assert abs(model.network.wte.weight.float().std().item() - 0.02) < 1e-4
-    assert model.network.h[11].ln_2.weight.eq(1).all()
-    assert model.network.h[11].attn.c_attn.bias.eq(0).all()
+    assert repr(model) == "LanguageModel(random:small: 0.0 M random parameters, torch.bfloat16, cpu)"
 
 
 @pytest.mark.parametrize(

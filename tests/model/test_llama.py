@@ -37,8 +37,9 @@ LLAMAS: dict[str, dict[str, Any]] = {
     "a key for each query": {},
     "grouped heads, tied": {"num_key_value_heads": 2, "tie_word_embeddings": True},
     "one key for all, biases": {"num_key_value_heads": 1, "attention_bias": True, "mlp_bias": True},
-    "Llama 3's angles": {"num_key_value_heads": 3, "rope_parameters": LLAMA3, "rms_norm_eps": 1e-3},
-    "wide heads": {"head_dim": 20, "num_key_value_heads": 3},
+    "Llama 3's angles, wide heads": {
+        **{"num_key_value_heads": 3, "head_dim": 20, "rope_parameters": LLAMA3, "rms_norm_eps": 1e-3}
+    },
 }
 QWEN3S: dict[str, dict[str, Any]] = {
     "qwen3": {"num_key_value_heads": 3, "head_dim": 10, "rope_parameters": {"rope_theta": 1e6}},
@@ -124,15 +125,6 @@ def test_in_16_bits_logits_are_as_near_to_float64_as_those_of_transformers(confi
 # --- config.json -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [SMALL_LLAMA, SMALL_QWEN3], ids=["llama", "qwen3"])
-def test_counts_are_those_of_the_weights(config):
-    network = small_model(config=config).network
-    matrices = [p for name, p in network.layers.named_parameters() if p.dim() == 2]
-    assert config.num_matrix_weights == sum(p.numel() for p in matrices)
-    keys = network.prefill(torch.tensor([[1]]), torch.tensor([1])).keys
-    assert config.kv_values_per_token == 2 * keys.numel()
-
-
 def test_angles_are_read_as_transformers_5_writes_them_and_as_older_ones_did():
     new = LlamaConfig.from_hf(SIZES | {"rope_parameters": LLAMA3})
     scaling = {("type" if name == "rope_type" else name): value for name, value in LLAMA3.items()}
@@ -159,10 +151,9 @@ REFUSED = {
     "an odd head": ({"head_dim": 7}, "head_dim must be an even number"),
     "no head": ({"head_dim": 0}, "head_dim must be a whole number from 1"),
     "too many positions": ({"max_position_embeddings": 2**21}, "max_position_embeddings must be a whole"),
-    "no epsilon": ({"rms_norm_eps": 0}, "rms_norm_eps must be a number between 0 and 1"),
     "theta": ({"rope_theta": "1e4"}, "rope_theta must be a number above 1"),
     "a bias that is no flag": ({"mlp_bias": 1}, "mlp_bias must be true or false"),
-    "an end past the vocabulary": ({"eos_token_id": 97}, "eos_token_id must be one token id, 0 to 96"),
+    "an end past the vocabulary": ({"eos_token_id": [7, 97]}, "eos_token_id must be one token id, 0 to 96"),
     "another activation": ({"hidden_act": "gelu"}, "hidden_act = 'gelu'; labkit runs 'silu' only"),
     "a part of a head is rotated": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     "a window": ({"use_sliding_window": True}, "use_sliding_window = True; labkit runs False only"),
@@ -186,10 +177,3 @@ def test_a_qwen3_says_how_wide_its_heads_are():
     assert Qwen3Config.from_hf(SIZES | {"head_dim": 12}).head_dim == 12
     with pytest.raises(CheckpointError, match=r"config.json lacks head_dim"):
         Qwen3Config.from_hf(SIZES)
-
-
-def test_all_tokens_that_end_a_text_are_kept():
-    ends = LlamaConfig.from_hf(SIZES | {"eos_token_id": [7, 9, 8]})
-    assert (ends.eos_token_id, ends.more_eos_token_ids) == (7, (9, 8))
-    with pytest.raises(CheckpointError, match="eos_token_id must be one token id, 0 to 96"):
-        LlamaConfig.from_hf(SIZES | {"eos_token_id": [7, 97]})

@@ -163,7 +163,7 @@ class Server(AbstractContextManager["Server"]):
         def frames(first: Any, pieces: Any, asked: Any, form: Any, num_answers: int) -> Any:
             if num_answers > 1 or not isinstance(form, ChatForm):
                 return inner(first, pieces, asked, form, num_answers)
-            return write(self._texts(first, pieces), Reply(asked.include_usage, form))
+            return write(self._texts(first, pieces), Reply(asked.body.stream_options.include_usage, form))
 
         return frames
 
