@@ -2,7 +2,7 @@
 
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.appends import failed_write, own_slots, pool_runs_out, started
+from labkit.learn.gates.appends import failed_write, own_slots, started
 from labkit.learn.gates.cached import STORED, TRUE_RECORDS
 from labkit.learn.gates.gate import Build, Gate
 from labkit.learn.lesson_05.work import CountedDict
@@ -67,5 +67,5 @@ GATE = Gate(
     ("block_info",),
     LADDER["04"].options,
     invariants=(TRUE_RECORDS, STORED),
-    trials=(mutable_records, own_slots, failed_write, pool_runs_out, counted_in_place, counted_paths),
+    trials=(mutable_records, own_slots, failed_write, counted_in_place, counted_paths),
 )
