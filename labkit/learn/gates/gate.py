@@ -17,6 +17,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.errors import OptionError
 from labkit.learn.answers import one_line
 from labkit.learn.exercise import INSTALLED, BrokenContract, EndlessLoop, Unattempted, limited_lines
+from labkit.learn.gates.kernel_hints import kernel_hint
 from labkit.learn.gates.schedule import GREEDY, LENGTHS, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import Drawn, sentences
@@ -36,10 +37,6 @@ EOS = 66  # ends a text of the small model, in its middle, for a request that st
 MOST_LINES = 5_000_000  # of the reader's code in one trial; a right kernel that is interpreted runs 700,000
 PACKAGE = str(Path(__file__).parents[2]) + os.sep  # as it was imported, and not resolved: links stay links
 NOT_THE_READERS = (*INSTALLED, PACKAGE)  # what the names of such files begin with
-NO_ANSWER = (
-    "In a captured step the host gets no answer from the GPU: no `.item()`, no `if` about a tensor, no "
-    "`.tolist()`, no `x[mask]`."
-)
 
 # An engine of the rung, with the reader's part: build(model, cache=..., scheduler=...)
 Build = Callable[..., InferenceEngine]
@@ -214,10 +211,9 @@ def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Repor
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
-            asked = asked_in_a_capture(error)
-            return Report(
-                False, f"{noun} {raised(asked)}. {NO_ANSWER}" if asked else f"{noun} {raised(error)}"
-            )
+            first = asked_in_a_capture(error) or error
+            hint = kernel_hint(first)
+            return Report(False, f"{noun} {raised(first)}{f'.{hint}' if hint else ''}")
     return Report(True, f"{noun}: right. {proof}")
 
 

@@ -1,4 +1,4 @@
-"""What to do about an error that Triton raises from a kernel of the reader's: a sentence."""
+"""What to do about an error that Triton or a GPU raises from the reader's code: a sentence."""
 
 BRACKETS = "A kernel is launched with its grid in square brackets: `kernel[grid](...)`."
 HINTS = {  # by what the error's text has in it
@@ -12,6 +12,8 @@ HINTS = {  # by what the error's text has in it
     "outside of the scope of a kernel": BRACKETS,  # Triton's compiler
     "Unsupported ptr type": "`tl.load` and `tl.store` take a pointer; a number that a kernel is given is "
     "used as it is.",
+    "stream is capturing": "In a captured step the host gets no answer from the GPU: no `.item()`, no `if` "
+    "about a tensor, no `.tolist()`, no `x[mask]`.",
 }
 
 

@@ -43,7 +43,7 @@ MISTAKES = [
     (FAST, WRITE, SWALLOWED, "layer 0's write raised, and the append did not."),
     (FAST, WRITE, WRITE.replace("keys, values", "values, keys"), "its key there is the value of request"),
     (FAST, COUNT, f"{COUNT}\n        self.count(last_ids[:1])", "length is 5, expected 4."),
-    (FAST, f"{RETURN} self.kv_manager.block_refcounts[last_id] == 1", "return has_room", "while it had 3 holders"),
+    (FAST, f"{RETURN} self.kv_manager.block_refcounts[last_id] == 1", "return has_room", "had 3 holders"),
     (FAST, RETURN, "return", "has slots 0 to 3. try Only a block with room and one holder is ready"),
     (FAST, RETURN, "return False and", "had 0 batched writes, of 0 of 4 requests, whose last blocks all"),
     (FAST, "< self.kv_manager.block_size", "< self.kv_manager.block_size - 1", "writes, of 3 of 4 requests"),
