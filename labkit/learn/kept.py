@@ -198,16 +198,15 @@ def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
 
 
 def _names_used(source: str) -> list[str]:
-    """Names that a source takes from around it, in order; its own variables are none, whatever the notebook
-    calls by the same name."""
-    tables, taken = [symtable.symtable(source, "part", "exec")], set()
+    """Names that a source takes from around it; its own variables are none, whatever the notebook calls by
+    the same name."""
+    tables, names = [symtable.symtable(source, "part", "exec")], set()
     while tables:
         table = tables.pop()
         tables += table.get_children()
         read = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
-        taken |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
-    names = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
-    return [name for name in dict.fromkeys(names) if name in taken]
+        names |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
+    return sorted(names)
 
 
 def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
