@@ -70,7 +70,8 @@ class Exercise:
         try:
             for arguments in self.calls():
                 if wrong := self._wrong(attempt, arguments):
-                    return Verdict(f"{self.name}: {self._shown(arguments)} {wrong} {self.contract}".rstrip())
+                    given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
+                    return Verdict(f"{self.name}: with {given}: {wrong} {self.contract}".rstrip())
         except Unattempted:
             return Verdict(f"{self.name}: not attempted yet.")
         return Verdict(f"{self.name}: right, in all {NUM_DRAWN} random calls.")
@@ -100,10 +101,6 @@ class Exercise:
         if self.play:
             return self.play(attempt, **copy.deepcopy(arguments))
         return _called(attempt, **arguments)
-
-    def _shown(self, arguments: dict[str, Any]) -> str:
-        given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
-        return f"with {given}:"
 
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:

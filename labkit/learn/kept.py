@@ -27,10 +27,7 @@ GAP_MARK = "# your lines here"  # stands in a skeleton above what the reader rep
 
 @dataclass(frozen=True)
 class Kept:
-    """A part of the reader's that was kept: for which lesson and option, and where.
-
-    Nothing of it runs until `load` is called.
-    """
+    """A part of the reader's that was kept, where. Nothing of it runs until `load` is called."""
 
     lesson: str
     option: str
@@ -47,10 +44,8 @@ class Kept:
             ) from error
 
     def load(self) -> Any:
-        """Run the file and return its part. What the reader's code raises passes through.
-
-        Raises OptionError if the file cannot be read, or does not say which part is in it.
-        """
+        """Run the file and return its part. Raises OptionError if the file cannot be read, or does not say
+        which part is in it; what the reader's code raises passes through."""
         _ = self.source  # if it can be read
         spec = importlib.util.spec_from_file_location(f"{MODULE}{self.path.stem}", self.path)
         module = importlib.util.module_from_spec(spec)
@@ -133,10 +128,8 @@ def is_written(part: Callable) -> bool:
 
 
 def num_gaps(*parts: Callable) -> int:
-    """How many gaps are left in parts and in what they use of the notebook, each counted once.
-
-    Raises OptionError for a part whose source cannot be found.
-    """
+    """How many gaps are left in parts and in what they use of the notebook, each counted once. Raises
+    OptionError for a part whose source cannot be found."""
     pieces = _Pieces()
     for part in parts:
         pieces.add(part)
@@ -210,11 +203,8 @@ def _names_used(source: str) -> list[str]:
 
 
 def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
-    """A function's or class's source, and the names that it sees. Of a class, `inspect` finds no source in a
-    notebook; its methods know the cell.
-
-    Raises OptionError if there is none, or if it needs more than these names.
-    """
+    """A function's or class's source, and the names that it sees. Raises OptionError if there is none, or if
+    it needs more. Of a class, `inspect` finds no source in a notebook; its methods know the cell."""
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
     codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
     if not codes:

@@ -41,10 +41,8 @@ def started(build: Build) -> InferenceEngine:
 
 
 def own_slots(build: Build) -> None:
-    """Every write goes to the slot behind a request's last token, in a block that no other request holds; a
-    step has one batched write per layer at most, and one of all rows if each last block has room; records are
-    true after it.
-    """
+    """A trial: every write goes to the slot behind a request's last token, in a block of its own; a step has
+    one batched write per layer at most, and one of all rows if each last block has room."""
     engine = started(build)
     manager = engine.kv_manager
     while engine.has_work:
@@ -115,9 +113,8 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
 
 @torch.inference_mode()
 def failed_write(build: Build) -> None:
-    """When a layer's write fails, that reaches the caller, no token is counted that is not written, and what
-    was made ready can be undone.
-    """
+    """A trial: when a layer's write fails, the caller learns of it, no token is counted that is not written,
+    and what was made ready can be undone."""
     engine = started(build)
     engine.step()  # by now some last blocks have room, and one has none
     manager, sessions = engine.kv_manager, list(engine.scheduler.running.values())

@@ -31,10 +31,8 @@ def of_a_slot(slots: SlotState) -> dict[str, Tensor]:
 
 
 def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:
-    """What a slot must hold of a request when its step is launched, by tensor, as the host knows it.
-
-    Of a greedy request only what its step looks at.
-    """
+    """What a slot must hold of a request when its step is launched, by tensor; of a greedy one only what its
+    step looks at."""
     state: dict[str, int | float] = {
         "context_lens": session.num_tokens,
         "last_token_ids": request.output_token_ids[-1],

@@ -70,11 +70,8 @@ class Schedule:
         self._received: dict[int, int] = {}  # how many of them were handed out
 
     def play(self, num_moves: int) -> None:
-        """Make the moves, then step until all requests have ended.
-
-        Raises BrokenContract that tells what was off first, and the moves that led there. What else the
-        engine raises passes through.
-        """
+        """Make the moves, then step until all requests have ended. Raises BrokenContract that tells what was
+        off first, and the moves that led there."""
         with telling(self._told):
             self._play(num_moves)
 

@@ -111,8 +111,7 @@ def write_trials(*paths: str) -> tuple[Trial, ...]:
 
 
 def right_slots(build: Build, paths: Sequence[str]) -> None:
-    """A trial: each key and value is in its slot, all others are as they were, and the path is the right
-    one."""
+    """A trial: each key and value is in its slot, all others are as they were, and the path is right."""
     kv_write, device = _built(build)
     for case in CASES:
         _try(kv_write, case, paths, device)

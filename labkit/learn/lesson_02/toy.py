@@ -28,8 +28,7 @@ def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> Inferenc
 
 
 def append_step(part: Part, sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
-    """Append a token behind each session of a readable cache, as a decode step does by this kv_append
-    part."""
+    """Append a token behind each session of a readable cache by a kv_append part, as a decode step does."""
     new = torch.tensor(tokens, dtype=torch.float32).view(-1, 1, 1)  # [B, H, D]
     part(sessions[0].kv_manager).append(sessions, [new], [new])
     for session in sessions:
@@ -135,9 +134,8 @@ NUM_REQUESTS = 8
 
 
 def step_work(engine: InferenceEngine) -> str:
-    """What two decode steps of 8 requests do, one in which all last blocks have room and one in which all are
-    full: how often keys are written into the cache, and how often the block manager is called.
-    """
+    """How often two decode steps of 8 requests write keys into the cache and call the block manager: one in
+    which all last blocks have room, and one in which all are full."""
     prompts = steady_prompts(NUM_REQUESTS, lengths=(engine.kv_manager.block_size - 5,))
     try:
         with steady_decode(engine, prompts, warmup_steps=3):
@@ -160,8 +158,8 @@ def _work_of_a_step(engine: InferenceEngine) -> str:
 
 
 def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
-    """The batch size from which `after` costs the host less than `before`: where the straight lines between
-    the measured sizes cross; None if they do not. Both were measured at the same batch sizes, which rise."""
+    """The batch size from which `after` costs the host less than `before`, both measured at the same sizes:
+    where the straight lines between them cross; None if they do not."""
     lost = [(b.batch_size, a.step_us - b.step_us) for b, a in zip(before, after, strict=True)]
     for (size, more), (next_size, less) in pairwise(lost):
         if more > 0 >= less:

@@ -119,7 +119,6 @@ class WithoutMask(FullBatchWrite):
 
 
 def saved_us(comparison: Comparison, num_steps: int = 1) -> float:
-    """Microseconds by which a step got shorter: the difference of the median runs, of `num_steps` steps
-    each."""
+    """Microseconds by which a step got shorter: the difference of median runs of `num_steps` steps."""
     seconds = median(comparison.before_samples) - median(comparison.after_samples)
     return 1e6 * seconds / num_steps

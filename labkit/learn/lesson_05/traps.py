@@ -50,11 +50,8 @@ class CountsBeforeTheWrite(MutableInfoBlockManager):
 
 
 def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
-    """Let an append to two sequences of a small pool fail, and return what the manager counts after it.
-
-    failure: "write", or "pool", in which the second sequence needs a block and none is free. Returned are the
-    lengths "written" and "counted", and whether the "bookkeeping" is whole.
-    """
+    """Let an append to two sequences of a small pool fail: the lengths "written" and "counted" after it, and
+    whether the "bookkeeping" is whole. failure: "write", or "pool", which has no block for the second."""
     manager = tiny_manager(kind)
     lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
     sessions = [readable_session(manager, range(length)) for length in lengths]

@@ -202,8 +202,7 @@ def step_parts(host: HostTime) -> dict[str, float]:
 
 
 def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
-    """The append's microseconds per step as a line in the batch size, by least squares: (fixed, per
-    request)."""
+    """The append's microseconds per step as a line in the batch size: (fixed, per request)."""
     sizes = [time.batch_size for time in times]
     per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
     return float(fixed), float(per_request)
