@@ -11,8 +11,7 @@ from torch import Tensor
 from labkit.kvcache.kv_write import KVWrite, is_constant
 from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
-from labkit.learn.gates.gate import Build, Trial, raised, small_model
-from labkit.learn.gates.kernel_hints import kernel_hint
+from labkit.learn.gates.gate import Build, Trial, kernel_hint, raised, small_model
 from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
 from labkit.watch.capture import LaunchRecorder
 
