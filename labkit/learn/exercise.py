@@ -12,7 +12,6 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from labkit.checks import shown
 from labkit.kernels.interpreter import builtins_untraced
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
@@ -65,8 +64,6 @@ class Exercise:
 
     def grade(self, attempt: Callable) -> Verdict:
         """Not attempted, right, or the shortest call that goes wrong and how. It never raises."""
-        if not callable(attempt):
-            return Verdict(f"{self.name}: expected a function, not {shown(attempt)}.")
         try:
             for arguments in self.calls():
                 if wrong := self._wrong(attempt, arguments):

@@ -30,17 +30,6 @@ def of_a_slot(slots: SlotState) -> dict[str, Tensor]:
     return counted | slots.sampling_state._asdict()
 
 
-def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:
-    """What a slot must hold of a request when its step is launched, by tensor; of a greedy one only what its
-    step looks at."""
-    state: dict[str, int | float] = {
-        "context_lens": session.num_tokens,
-        "last_token_ids": request.output_token_ids[-1],
-        "temperatures": request.params.temperature,
-    }
-    return state if request.params.is_greedy else state | request.sampling_state._asdict()
-
-
 def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
     """The slot of each request of a step. Raises BrokenContract if two share one, or a row has none."""
     padding_slot = len(slots.slot_mapping)
@@ -71,9 +60,17 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
 
 
 def check_state(slots: SlotState, request: Request, session: InferenceSession, slot: int) -> None:
-    """Raise BrokenContract if a slot is not what the host knows of its request."""
+    """Raise BrokenContract if a slot is not what the host knows of its request: of a greedy one what its step
+    looks at."""
     manager = session.kv_manager
-    for name, expected in on_host(request, session).items():
+    known: dict[str, int | float] = {
+        "context_lens": session.num_tokens,
+        "last_token_ids": request.output_token_ids[-1],
+        "temperatures": request.params.temperature,
+    }
+    if not request.params.is_greedy:
+        known |= request.sampling_state._asdict()
+    for name, expected in known.items():
         there = of_a_slot(slots)[name][slot].item()
         if there != expected:
             raise BrokenContract(

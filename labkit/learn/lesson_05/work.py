@@ -63,9 +63,8 @@ def count_in_an_array(lengths: np.ndarray, ids: Sequence[int]) -> None:
 
 
 NUM_BLOCKS, NUM_TOKENS = 128, 64  # so many tokens are counted in each of so many blocks
-FORMS: dict[
-    str, tuple[Callable, Callable | None]
-] = {  # what counts, and what makes a record, if there are any
+# What counts, and what makes a record, if there are any.
+FORMS: dict[str, tuple[Callable, Callable | None]] = {
     "a new record, by keywords (rung 04)": (replace_by_keywords, KVBlockInfo),
     "a new record, by position": (replace_by_position, KVBlockInfo),
     "a new plain tuple": (replace_tuple, lambda *numbers: numbers),
