@@ -23,10 +23,10 @@ MARK = 7.0  # every new key and value of a step that fails
 
 ONE_WRITE = "Make every block ready first, copies included, then write all rows by one `write_batch`."
 NO_WRITE = (
-    "A block with room and one holder is ready: collect block and slot of each such request, then write them "
+    "A token is fast if its block has room and one holder: collect the block and slot of each, then write them "
     "all by one `write_batch`."
 )
-NOT_READY = "Only a block with room and one holder is ready; for any other `ready_block` comes first."
+NOT_FAST = "A token is fast only if its block has room and one holder; for others `ready_block` comes first."
 
 Running = list[tuple[Request, InferenceSession]]
 
@@ -92,10 +92,10 @@ def _wrong_slot(session: InferenceSession, layer_idx: int, block_index: int, slo
     if slot >= manager.block_size and not own_slot:
         return (
             f"slot {slot} of block {block_id} was written, but a block has slots 0 to "
-            f"{manager.block_size - 1}. {NOT_READY}"
+            f"{manager.block_size - 1}. {NOT_FAST}"
         )
     if (holders := manager.block_refcounts.get(block_id, 0)) > 1:
-        return f"block {block_id} was written while it had {holders} holders, expected 1. {NOT_READY}"
+        return f"block {block_id} was written while it had {holders} holders, expected 1. {NOT_FAST}"
     if (recorded := manager.info(last_id).block_index) != (own := last_id - offset):
         return (
             f"the record of block {last_id} has block_index {recorded}, expected {own}. Every block has "
