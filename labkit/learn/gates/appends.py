@@ -23,8 +23,8 @@ MARK = 7.0  # every new key and value of a step that fails
 
 ONE_WRITE = "Make every block ready first, copies included, then write all rows by one `write_batch`."
 NO_WRITE = (
-    "A token is fast if its block has room and one holder: collect the block and slot of each, then write them "
-    "all by one `write_batch`."
+    "A token is fast if its block has room and one holder: collect the block and slot of each, then write "
+    "them all by one `write_batch`."
 )
 NOT_FAST = "A token is fast only if its block has room and one holder; for others `ready_block` comes first."
 
