@@ -309,12 +309,10 @@ def _texts(engine: InferenceEngine, num_tokens: int) -> tuple[tuple[int, ...], .
 
 def _compare_texts(made: Sequence[tuple[int, ...]], expected: Sequence[tuple[int, ...]], where: str) -> None:
     decode = trained_model().tokenizer.decode
-    for text, tokens, all_wanted in zip(TEXTS, made, expected, strict=True):
-        wanted = all_wanted[: len(tokens)]
-        pairs = enumerate(zip(tokens, wanted, strict=True))
-        place = next((i for i, (token, other) in pairs if token != other), None)
-        if place is not None:
-            raise BrokenContract(
-                f"text: new token {place} after {shown(text)} is {tokens[place]}, but {wanted[place]} "
-                f"{where}: {decode(tokens)!r}, expected {decode(wanted)!r}."
-            )
+    for text, tokens, wanted in zip(TEXTS, made, expected, strict=True):
+        for place, (token, other) in enumerate(zip(tokens, wanted, strict=False)):  # fewer may have been made
+            if token != other:
+                raise BrokenContract(
+                    f"text: new token {place} after {shown(text)} is {token}, but {other} {where}: "
+                    f"{decode(tokens)!r}, expected {decode(wanted[: len(tokens)])!r}."
+                )
