@@ -23,8 +23,8 @@ MARK = 7.0  # every new key and value of a step that fails
 
 ONE_WRITE = "Make every block ready first, copies included, then write all rows by one `write_batch`."
 NO_WRITE = (
-    "A token is fast if its block has room and one holder: collect the block and slot of each, then write "
-    "them all by one `write_batch`."
+    "A token is fast if its block has room and one holder. Collect the block and slot of each request, then "
+    "write them all by one `write_batch`."
 )
 NOT_FAST = "A token is fast only if its block has room and one holder; for others `ready_block` comes first."
 
@@ -53,10 +53,11 @@ def own_slots(build: Build) -> None:
             engine.step()
         for layer_idx, counts in written.items():
             if len(counts) > 1 or not (takes_block or counts == [len(running)]):
-                which = "some of which take a block" if takes_block else "whose last blocks all have room"
+                which = ", some of which take a block" if takes_block else " whose last blocks all have room"
+                rows, of_all = (f" of {sum(counts)} rows", " of all") if counts else ("", "")
                 raise BrokenContract(
-                    f"one write per layer and step: layer {layer_idx} had {len(counts)} batched writes, of "
-                    f"{sum(counts)} of {len(running)} requests, {which}, expected 1 of {len(running)}. "
+                    f"one write per layer and step: layer {layer_idx} had {len(counts)} batched writes{rows} "
+                    f"in a step of {len(running)} requests{which}, expected 1{of_all}. "
                     f"{ONE_WRITE if len(counts) > 1 else NO_WRITE}"
                 )
         prove(engine, [TRUE_RECORDS])

@@ -45,14 +45,14 @@ MISTAKES = [
     (FAST, COUNT, f"{COUNT}\n        self.count(last_ids[:1])", "length is 5, expected 4."),
     (FAST, f"{RETURN} self.kv_manager.block_refcounts[last_id] == 1", "return has_room", "had 3 holders"),
     (FAST, RETURN, "return", "has slots 0 to 3. try A token is fast only if its block has room"),
-    (FAST, RETURN, "return False and", "had 0 batched writes, of 0 of 4 requests, whose last blocks all"),
-    (FAST, "< self.kv_manager.block_size", "< self.kv_manager.block_size - 1", "writes, of 3 of 4 requests"),
-    (FAST, "block_refcounts[last_id]", "block_refcounts[block_ids[0]]", "writes, of 1 of 4 requests"),
+    (FAST, RETURN, "return False and", "had 0 batched writes in a step of 4 requests whose last blocks all"),
+    (FAST, "< self.kv_manager.block_size", "< self.kv_manager.block_size - 1", "1 batched writes of 3 rows"),
+    (FAST, "block_refcounts[last_id]", "block_refcounts[block_ids[0]]", "had 1 batched writes of 1 rows"),
     (FAST, "write_batch(layer_idx", "write_batch(0", "layer 0 had 2 batched writes"),
     (FAST, f"{WRITE}\n{COUNT}", TAKEN_BACK, ""),
-    (ONE_WRITE, OF_ALL, EACH, "layer 0 had 4 batched writes, of 4 of 4 requests"),
-    (ONE_WRITE, READY + OF_ALL, TWICE, "some of which take a block, expected 1 of 4. try Make every block"),
-    (ONE_WRITE, HEAD, BY_TOKEN, "whose last blocks all have room, expected 1 of 4. try A token is fast"),
+    (ONE_WRITE, OF_ALL, EACH, "had 4 batched writes of 4 rows in a step of 4 requests"),
+    (ONE_WRITE, READY + OF_ALL, TWICE, "some of which take a block, expected 1 of all. try Make"),
+    (ONE_WRITE, HEAD, BY_TOKEN, "whose last blocks all have room, expected 1. try A token is"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
