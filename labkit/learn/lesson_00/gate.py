@@ -178,15 +178,16 @@ def name_of(mark: int) -> str:
 
 def stranger(b: int, mark: int, found: str) -> str:
     """Which contract request b breaks that reads what is not its own."""
-    if mark < NUM_SLOTS and mark // BLOCK_SIZE in TABLES[b]:
+    if mark >= NUM_SLOTS:
+        return f"a new token is its own request's: {found} Row {b} of key_new and value_new is request {b}'s."
+    if mark // BLOCK_SIZE in TABLES[b]:
         return (
             f"a text ends at its context length: {found} Request {b} has {CONTEXT_LENS[b]} tokens in the "
             f"cache, positions 0 to {CONTEXT_LENS[b] - 1}; the rest of its last block holds none of them."
         )
     return (
         f"a token is read from the block that its request's row of the table names: {found} Row {b} of the "
-        f"table begins with {list(TABLES[b])}: position 0 is in slot 0 of block {TABLES[b][0]}. Row {b} of "
-        "key_new and value_new is the request's new token."
+        f"table begins with {list(TABLES[b])}: position 0 is in slot 0 of block {TABLES[b][0]}."
     )
 
 
