@@ -12,7 +12,6 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from labkit.checks import shown
 from labkit.kernels.interpreter import builtins_untraced
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
@@ -65,12 +64,11 @@ class Exercise:
 
     def grade(self, attempt: Callable) -> Verdict:
         """Not attempted, right, or the shortest call that goes wrong and how. It never raises."""
-        if not callable(attempt):
-            return Verdict(f"{self.name}: expected a function, not {shown(attempt)}.")
         try:
             for arguments in self.calls():
                 if wrong := self._wrong(attempt, arguments):
-                    return Verdict(f"{self.name}: {self._shown(arguments)} {wrong} {self.contract}".rstrip())
+                    given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
+                    return Verdict(f"{self.name}: with {given}: {wrong} {self.contract}".rstrip())
         except Unattempted:
             return Verdict(f"{self.name}: not attempted yet.")
         return Verdict(f"{self.name}: right, in all {NUM_DRAWN} random calls.")
@@ -100,10 +98,6 @@ class Exercise:
         if self.play:
             return self.play(attempt, **copy.deepcopy(arguments))
         return _called(attempt, **arguments)
-
-    def _shown(self, arguments: dict[str, Any]) -> str:
-        given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
-        return f"with {given}:"
 
     def _compared(self, answer: Any, expected: Any) -> str:
         if not self.play:

@@ -27,10 +27,7 @@ GAP_MARK = "# your lines here"  # stands in a skeleton above what the reader rep
 
 @dataclass(frozen=True)
 class Kept:
-    """A part of the reader's that was kept: for which lesson and option, and where.
-
-    Nothing of it runs until `load` is called.
-    """
+    """A part of the reader's that was kept, where. Nothing of it runs until `load` is called."""
 
     lesson: str
     option: str
@@ -47,10 +44,8 @@ class Kept:
             ) from error
 
     def load(self) -> Any:
-        """Run the file and return its part. What the reader's code raises passes through.
-
-        Raises OptionError if the file cannot be read, or does not say which part is in it.
-        """
+        """Run the file and return its part. Raises OptionError if the file cannot be read, or does not say
+        which part is in it; what the reader's code raises passes through."""
         _ = self.source  # if it can be read
         spec = importlib.util.spec_from_file_location(f"{MODULE}{self.path.stem}", self.path)
         module = importlib.util.module_from_spec(spec)
@@ -133,10 +128,8 @@ def is_written(part: Callable) -> bool:
 
 
 def num_gaps(*parts: Callable) -> int:
-    """How many gaps are left in parts and in what they use of the notebook, each counted once.
-
-    Raises OptionError for a part whose source cannot be found.
-    """
+    """How many gaps are left in parts and in what they use of the notebook, each counted once. Raises
+    OptionError for a part whose source cannot be found."""
     pieces = _Pieces()
     for part in parts:
         pieces.add(part)
@@ -198,24 +191,20 @@ def _is_in_module(value: Any, module: str | None, name: str | None) -> bool:
 
 
 def _names_used(source: str) -> list[str]:
-    """Names that a source takes from around it, in order; its own variables are none, whatever the notebook
-    calls by the same name."""
-    tables, taken = [symtable.symtable(source, "part", "exec")], set()
+    """Names that a source takes from around it; its own variables are none, whatever the notebook calls by
+    the same name."""
+    tables, names = [symtable.symtable(source, "part", "exec")], set()
     while tables:
         table = tables.pop()
         tables += table.get_children()
         read = [symbol for symbol in table.get_symbols() if symbol.is_referenced()]
-        taken |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
-    names = (node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
-    return [name for name in dict.fromkeys(names) if name in taken]
+        names |= {s.get_name() for s in read if s.is_global() or table.get_type() == "module"}
+    return sorted(names)
 
 
 def definition_of(part: Any) -> tuple[str, dict[str, Any]]:
-    """A function's or class's source, and the names that it sees. Of a class, `inspect` finds no source in a
-    notebook; its methods know the cell.
-
-    Raises OptionError if there is none, or if it needs more than these names.
-    """
+    """A function's or class's source, and the names that it sees. Raises OptionError if there is none, or if
+    it needs more. Of a class, `inspect` finds no source in a notebook; its methods know the cell."""
     functions = [part, *vars(part).values()] if isinstance(part, type) else [part]
     codes = [f.__code__ for f in functions if hasattr(f, "__code__")]
     if not codes:

@@ -36,16 +36,14 @@ class Measured:
     def table(self) -> pd.DataFrame:
         """A row per engine: microseconds of a step, and the ratio to the rung below with its verdict."""
         rows = {
-            name: {"host µs per step": round(1e6 * median(seconds)), **self._verdict(name)}
+            name: {"host µs per step": round(1e6 * median(seconds)), "times as fast": "", "verdict": ""}
             for name, seconds in self.seconds.items()
         }
+        for name in (YOURS, PACKAGE):
+            compared = self.compared(name)
+            rows[name]["times as fast"] = f"×{compared.speedup:.2f} {compared.interval}"
+            rows[name]["verdict"] = compared.verdict
         return pd.DataFrame(rows).T
-
-    def _verdict(self, name: str) -> dict[str, str]:
-        if name == BELOW:
-            return {"times as fast": "", "verdict": ""}
-        compared = self.compared(name)
-        return {"times as fast": f"×{compared.speedup:.2f} {compared.interval}", "verdict": compared.verdict}
 
 
 def measure_host(
@@ -70,12 +68,8 @@ def measure_host(
 def three_engines(
     below: Rung, rung: Rung, parts: Mapping[str, Part], batch_size: int, device: object
 ) -> dict[str, Callable[[], InferenceEngine]]:
-    """What makes an engine of the rung below, the reader's and the package's, by name.
-
-    A comparison needs a new one for each run. Where an engine's memory lies can cost it a tenth of its time,
-    in all of its runs: two engines of one rung, five rounds each, were told apart in 4 of 40 comparisons
-    (data/host_clock_variants_cpu.json).
-    """
+    """What makes an engine of the rung below, the reader's and the package's, by name: a new one for each
+    run, for where its memory lies can cost one a tenth of its time (data/host_clock_variants_cpu.json)."""
     return {
         BELOW: partial(host_engine, below.options, batch_size, device),
         YOURS: partial(host_engine, rung.options, batch_size, device, parts),

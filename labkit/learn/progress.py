@@ -1,5 +1,4 @@
-"""How far the reader has come: steps that are right and predictions made, in a file beside the parts they
-keep."""
+"""How far the reader has come: right steps and predictions, in a file beside the parts that they keep."""
 
 import json
 import warnings
@@ -37,10 +36,8 @@ def progress_file() -> Path:
 
 
 def progress() -> dict[str, LessonProgress]:
-    """What was done, by the lesson's number; a lesson in which nothing was done is missing.
-
-    Raises OptionError for a file that cannot be read; nothing is written.
-    """
+    """What was done, by the number of each lesson in which something was. Raises OptionError for a file that
+    cannot be read."""
     path = progress_file()
     if not path.exists():
         return {}

@@ -1,5 +1,4 @@
-"""What a reader is told about their work: in lines that can be read where they are printed, and drawn in a
-notebook."""
+"""What a reader is told about their work: printed in lines that can be read, and drawn in a notebook."""
 
 import re
 import textwrap

@@ -1,6 +1,5 @@
 """Answers are compared by what they hold."""
 
-import numpy as np
 import pytest
 
 from labkit.learn.answers import beside, difference
@@ -12,11 +11,6 @@ def test_of_dictionaries_the_first_item_that_differs_is_told():
         "'rows': {'A'}, a set, where a list"
     )
     assert difference({"sent": True}, expected) == f"{{'sent': True}}, expected {expected}."
-
-
-def test_an_answer_too_large_to_compare_is_told_at_once():
-    for answer, num_items in (([1, range(10**8)], "100,000,002"), (np.zeros((1001, 1000)), "1,001,000")):
-        assert difference(answer, [1, 2]) == f"{num_items} items, expected [1, 2]."
 
 
 @pytest.mark.parametrize(
@@ -44,4 +38,3 @@ def test_answers_are_compared_by_what_they_hold(answer, expected, same):
 def test_two_numbers_are_told_with_as_many_digits_as_show_the_difference():
     assert beside(0.871, 0.902) == ("0.871", "0.902")
     assert beside(0.87121, 0.87123) == ("0.87121", "0.87123")
-    assert beside(0.87109375, 0.8712) == ("0.8711 (rounded to float16)", "0.8712")

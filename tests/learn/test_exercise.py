@@ -58,7 +58,7 @@ def never_ends_in_a_line(numbers, more):
 @pytest.mark.parametrize(
     ("attempt", "sentence"),
     [
-        (3, "add: expected a function, not 3."),
+        (3, "raised TypeError: 'int' object is not callable."),
         (
             lambda numbers, more: None,
             "gave None, expected [11]. (A function without `return` gives None.)",

@@ -198,6 +198,9 @@ def test_an_engine_of_all_kept_parts_makes_the_packages_tokens(assembly, number,
     params = SamplingParams(12, stop_on_eos=False)
     settings = {"device": "cpu", "dtype": torch.float32}
     engine = assembly.engine(number, tiny, **settings)
+    assert assembly.parts_on(number) == assembly.parts_on(number)  # a file is run once
+    if number >= "05":
+        assert type(engine.kv_manager).__module__.startswith("mine_lesson_")
     expected = [done.token_ids for done in InferenceEngine(tiny, **settings).generate(PROMPTS, params)]
     for count in (1, 2, 3):
         done = engine.generate(PROMPTS[:count], params)

@@ -73,8 +73,7 @@ def schedule(chain: Chain, num_steps: int, begins: Begins = kernel_begins) -> li
 
 @dataclass(frozen=True)
 class ChainTime:
-    """Microseconds per kernel of a measured chain: until the host had launched all, and until all were
-    done."""
+    """Microseconds per kernel of a measured chain: until all were launched, and until all were done."""
 
     issued_us: float
     done_us: float

@@ -3,18 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from labkit.checks import shown
 from labkit.kernels.triton_runtime import tl, triton, triton_status
-from labkit.learn.exercise import MOST_LINES, BrokenContract, EndlessLoop, Unattempted, limited_lines
-from labkit.learn.gates.gate import raised
-from labkit.learn.gates.kernel_hints import kernel_hint
-from labkit.learn.verdict import Verdict
+from labkit.learn.exercise import BrokenContract
+from labkit.learn.gates.gate import Report, proven
 
 NOTHING = float("nan")  # what a lane holds whose mask was off, or that lies beyond its tensor
 
@@ -41,9 +39,6 @@ class Pointer:
         return replace(self, places=self.places + offset)
 
     __radd__ = __add__
-
-    def __sub__(self, offset: Any) -> "Pointer":
-        return self + (-offset)
 
 
 class Language:
@@ -101,8 +96,8 @@ class Language:
 
 
 OFF = (
-    "Where the mask is off, `tl.load` returns anything (here nan), and so does everything computed from "
-    "it. Its argument `other` says what to put there."
+    "Where the mask is off, `tl.load` returns anything (here nan), and so does everything computed from it. "
+    "Its argument `other` says what to put there."
 )
 UNTOUCHED = -77.0  # in `out`, before a kernel runs
 
@@ -147,51 +142,32 @@ class KernelExercise:
     launches: tuple[Launch, ...]
     hint: str  # for a number that is wrong
 
-    def grade(self, kernel: Any) -> Verdict:
+    def grade(self, kernel: Any) -> Report:
         """Right, or the first contract that a launch breaks. It never raises."""
-        return Verdict(f"{self.name}: {self._verdict(kernel)}")
-
-    def _verdict(self, kernel: Any) -> str:
-        if not isinstance(getattr(kernel, "fn", kernel), FunctionType):
-            return f"expected a kernel, a function with `@triton.jit`, not {shown(kernel)}."
-        for launch in self.launches:
-            try:
-                with limited_lines(MOST_LINES):
-                    self._check(kernel, launch)
-            except Unattempted:
-                return "not attempted yet."
-            except BrokenContract as broken:
-                return f"wrong. With {launch.what}, {broken}"
-            except EndlessLoop:
-                return f"wrong. With {launch.what}, a program does not end. Is there a loop?"
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # whatever it is: a cell must not end the kernel
-                return f"wrong. With {launch.what}, it {raised(error)}.{kernel_hint(error)}"
-        return f"right, all {len(self.launches)} launches."
+        trials = [partial(self._check, kernel, launch) for launch in self.launches]
+        return proven(self.name, trials, f"{len(self.launches)} launches.")
 
     def _check(self, kernel: Any, launch: Launch) -> None:
         out = torch.full_like(launch.expected, UNTOUCHED)
         accesses = launch.record(kernel, out)
-        sizes = {"x": len(launch.x), "out": len(out)}
         stores = [access for access in accesses if access.kind == "store"]
-        _check_ends(stores, sizes)
-        _check_stored_once(stores, len(out))
+        _check_ends(stores, launch)
+        _check_stored_once(stores, launch)
         self._check_numbers(out, launch)
-        _check_ends([access for access in accesses if access.kind == "load"], sizes)
+        _check_ends(accesses, launch)
         if triton_status().mode != "off":
             if not hasattr(kernel, "fn"):
-                raise BrokenContract("Triton cannot launch it: a kernel has `@triton.jit` above its `def`.")
+                raise BrokenContract("a kernel has `@triton.jit` above its `def`: Triton cannot launch it.")
             self._check_numbers(run(kernel, launch), launch)
 
     def _check_numbers(self, out: Tensor, launch: Launch) -> None:
         wrong = (~torch.isclose(out, launch.expected)).nonzero().flatten().tolist()
-        if wrong:
-            place = wrong[0]
+        for place in wrong:
             found, wanted = float(out[place]), float(launch.expected[place])
+            hint = OFF if math.isnan(found) else self.hint
             raise BrokenContract(
-                f"out[{place}] is {found:g}, expected {wanted:g} ({len(wrong)} of {len(out)} are wrong). "
-                f"{OFF if math.isnan(found) else self.hint}"
+                f"every number of out is right: with {launch.what}, out[{place}] is {found:g}, expected "
+                f"{wanted:g} ({len(wrong)} of {len(out)} are wrong). {hint}"
             )
 
 
@@ -203,35 +179,36 @@ def run(kernel: Any, launch: Launch) -> Tensor:
     return out.cpu()
 
 
-def _check_ends(accesses: list[Access], sizes: Mapping[str, int]) -> None:
+def _check_ends(accesses: list[Access], launch: Launch) -> None:
+    sizes = {"x": len(launch.x), "out": len(launch.expected)}
     for kind, program, tensor, places in accesses:
-        size = sizes[tensor]
-        beyond = [place for place in places if not 0 <= place < size]
+        beyond = [place for place in places if not 0 <= place < sizes[tensor]]
         if beyond:
             harm = "overwrites" if kind == "store" else "reads"
             raise BrokenContract(
-                f"program {program[0]} {kind}s {_named(tensor, beyond)}, but {tensor} ends with "
-                f"{tensor}[{size - 1}]. A GPU then {harm} what belongs to others. The mask must be off for "
-                "these."
+                f"a program touches nothing outside of its tensors: with {launch.what}, program {program[0]} "
+                f"{kind}s {_named(tensor, beyond)}, but {tensor} ends with {tensor}[{sizes[tensor] - 1}]. A "
+                f"GPU then {harm} what belongs to others. The mask must be off for these."
             )
 
 
-def _check_stored_once(stores: list[Access], size: int) -> None:
-    owners = {
-        place: [store.program[0] for store in stores if store.tensor == "out" and place in store.places]
-        for place in range(size)
-    }
+def _check_stored_once(stores: list[Access], launch: Launch) -> None:
+    owners: dict[int, list[int]] = {place: [] for place in range(len(launch.expected))}
+    for store in stores:
+        for place in store.places:
+            owners[place].append(store.program[0])
     for place, programs in owners.items():
         if len(programs) > 1:
-            told = ", ".join(map(str, programs))
             raise BrokenContract(
-                f"out[{place}] is stored {len(programs)} times, by the programs {told}: each program has "
-                "numbers of its own, and `tl.program_id(0)` says which program it is."
+                f"each program has numbers of its own: with {launch.what}, out[{place}] is stored "
+                f"{len(programs)} times, by the programs {', '.join(map(str, programs))}. "
+                "`tl.program_id(0)` says which program it is."
             )
     missing = [place for place, programs in owners.items() if not programs]
     if missing:
         raise BrokenContract(
-            f"no program stores {_named('out', missing)}. Together they must cover all {size} numbers."
+            f"together the programs store all of out: with {launch.what}, no program stores "
+            f"{_named('out', missing)}."
         )
 
 

@@ -1,12 +1,6 @@
-"""Before 03: how many programs a multiprocessor holds, in how many waves they run, and what that brings."""
+"""Before 03: how many programs a multiprocessor holds, and in how many waves they run."""
 
 from dataclasses import dataclass
-
-import pandas as pd
-
-from labkit.model.random_configs import RANDOM_CONFIGS
-from labkit.results import Record
-from labkit.results.kernel_times import ONE_PROGRAM
 
 THREADS = 32  # of a warp
 REGISTER_UNIT = 256  # registers are handed out to a warp in pieces of so many
@@ -81,29 +75,3 @@ class Kernel:
     def busy_share(self) -> float:
         """The places for programs that are taken, of those of all waves, 0 to 1."""
         return self.programs / (len(self.waves()) * self.fit() * H100.multiprocessors)
-
-
-def bytes_in_flight(bandwidth: float, latency_ns: float) -> float:
-    """Bytes that must be on their way at a time, so that a memory which answers after `latency_ns` delivers
-    `bandwidth` bytes per second: Little's law."""
-    return bandwidth * latency_ns * 1e-9
-
-
-def programs_table(record: Record, context_len: int) -> pd.DataFrame:
-    """One layer's attention with one program per request and head, a row per batch size: the programs, what
-    they read, for how long, and the part of a large copy's rate.
-
-    context_len: tokens of each request, the same work for each program.
-    """
-    heads = RANDOM_CONFIGS["gpt2"].num_heads
-    rows = [
-        {
-            "programs": sample.batch_size * heads,
-            "MB read": round(sample.num_bytes / 1e6, 1),
-            "µs": round(sample.us, 1),
-            "% of a copy's rate": round(100 * sample.rate / record.bandwidth, 1),
-        }
-        for sample in sorted(record.samples, key=lambda sample: sample.batch_size)
-        if (sample.kernel, sample.context_len) == (ONE_PROGRAM, context_len)
-    ]
-    return pd.DataFrame(rows).set_index("programs")

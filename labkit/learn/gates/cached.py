@@ -23,19 +23,15 @@ def held_by(engine: InferenceEngine) -> Iterator[tuple[str, BlockHolder, tuple[i
         yield f"the cached prompt {list(entry.token_ids)}", entry, entry.text
 
 
-# --- records ------------------------------------------------------------------------------------------
-
-
 def wrong_record(engine: InferenceEngine) -> str:
     """The first block whose record does not say what its place in a sequence makes of it."""
     manager = engine.kv_manager
     for name, holder, _ in held_by(engine):
         for layer_idx, block_ids in enumerate(holder.block_ids_per_layer):
-            held, needed = len(block_ids), manager.blocks_for(holder.num_tokens)
-            if held != needed:
+            if len(block_ids) != (needed := manager.blocks_for(holder.num_tokens)):
                 return (
-                    f"layer {layer_idx}, {name} holds {held} block{'s' * (held != 1)} for "
-                    f"{holder.num_tokens} tokens, expected {needed} of {manager.block_size} slots."
+                    f"layer {layer_idx}, {name} holds the blocks {block_ids} for {holder.num_tokens} tokens, "
+                    f"expected {needed} of {manager.block_size} slots."
                 )
             for place, block_id in enumerate(block_ids):
                 start = place * manager.block_size  # in these blocks
@@ -55,9 +51,6 @@ def wrong_record(engine: InferenceEngine) -> str:
     return ""
 
 
-# --- keys and values ----------------------------------------------------------------------------------
-
-
 def wrong_number(engine: InferenceEngine) -> str:
     """The first token whose key or value in the cache is not what the model makes of it."""
     manager = engine.kv_manager
@@ -66,11 +59,11 @@ def wrong_number(engine: InferenceEngine) -> str:
             block_ids = holder.block_ids_per_layer[layer_idx % manager.num_tables]
             with torch.inference_mode():
                 stored = manager.dense_kv(layer_idx, block_ids)
-            for noun, have, made in zip(
-                ("key", "value"), stored, keys_and_values(engine.model.network, token_ids), strict=True
-            ):
-                token = first_difference(have, made[layer_idx, :, holder.start :])
-                if token is not None:
+            made = keys_and_values(engine.model.network, token_ids)
+            for noun, have, all_made in zip(("key", "value"), stored, made, strict=True):
+                difference = (have - all_made[layer_idx, :, holder.start :]).abs()  # [H, T, D]
+                is_off = ~(difference <= TOLERANCE).all(dim=2).all(dim=0)  # NaN is, too
+                for token in is_off.nonzero().flatten().tolist():
                     block_id, slot = block_ids[token // manager.block_size], token % manager.block_size
                     return (
                         f"layer {layer_idx}, {name}, token {token} (slot {slot} of block {block_id}): its "
@@ -89,20 +82,13 @@ def keys_and_values(network: Network, token_ids: tuple[int, ...]) -> tuple[Tenso
     return prefilled.keys[:, 0], prefilled.values[:, 0]
 
 
-def first_difference(have: Tensor, made: Tensor) -> int | None:
-    """The first token at which two tensors [H, T, D] differ; NaN differs from all."""
-    is_near = (have - made).abs() <= TOLERANCE
-    return None if is_near.all() else int((~is_near.all(dim=2).all(dim=0)).nonzero()[0])
-
-
 def whose(found: Tensor, engine: InferenceEngine) -> str:
     """In words, what was found in a slot, [H, D]: zeros, or a key or value of someone's, if any."""
     if not found.any():
         return "zeros"
     for name, _, token_ids in held_by(engine):
-        for noun, made in zip(
-            ("key", "value"), keys_and_values(engine.model.network, token_ids), strict=True
-        ):
+        made_of = keys_and_values(engine.model.network, token_ids)
+        for noun, made in zip(("key", "value"), made_of, strict=True):
             same = ((made - found[:, None]).abs() <= TOLERANCE).all(dim=3).all(dim=1).nonzero()  # [L, T]
             if len(same):
                 layer_idx, token = same[0].tolist()

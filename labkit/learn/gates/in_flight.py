@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 
 from labkit.engine import InferenceEngine, InferenceSession
@@ -12,14 +13,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.schedule import Invariant
 from labkit.watch.replaced import replaced
 
-
-@dataclass(eq=False)
-class Launched:
-    """A step that was launched: its number, from 1, and for whom."""
-
-    number: int
-    requests: Sequence[Request]
-    sessions: Sequence[InferenceSession]
+Read = Callable[[], Sequence[int | None]]
 
 
 @dataclass(eq=False)
@@ -42,145 +36,105 @@ class InFlight:
     """Proves in each launch and each read that it is due, and keeps account of every session's tokens."""
 
     def __init__(self, engine: InferenceEngine) -> None:
-        self.decode_step = engine.decode_step
-        self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
-        self._unread: list[Launched] = []  # the oldest first
-        self._num_launched = 0
+        self.engine = engine
+        self._numbers: dict[StepInFlight, int] = {}  # of each step that was launched, from 1
+        self._unread: list[StepInFlight] = []  # of them, the oldest first
         self._accounts: dict[InferenceSession, Account] = {}
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Inside the block, launches and reads are proven."""
-        with ExitStack() as stack:
-
-            def starting(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
-                def start(
-                    requests: Sequence[Request], sessions: Sequence[InferenceSession], *about: object
-                ) -> StepInFlight:
-                    launched = Launched(self._num_launched + 1, requests, sessions)
-                    self._check_launch(launched)
-                    step = inner(requests, sessions, *about)
-                    self._num_launched += 1
-                    self._unread.append(launched)
-                    for session in sessions:
-                        self._accounts[session].num_launched += 1
-                    stack.enter_context(replaced(step, "read", self._reading(launched)))
-                    return step
-
-                return start
-
-            stack.enter_context(replaced(self.decode_step, "start", starting))
-            yield
-
-    def _is_running(self, launched: Launched) -> bool:
-        """Whether a running request waits for the step's tokens."""
-        running = self.scheduler.running
-        pairs = zip(launched.requests, launched.sessions, strict=True)
-        return any(running.get(request) is session for request, session in pairs)
 
     # --- launches --------------------------------------------------------------------------------------
 
-    def _check_launch(self, launched: Launched) -> None:
-        for request, session in zip(launched.requests, launched.sessions, strict=True):
-            account = self._accounts.setdefault(session, Account(request, len(request.output_token_ids)))
-            if account.num_left <= 0:
+    def check_launch(self, requests: Sequence[Request], sessions: Sequence[InferenceSession]) -> None:
+        """Raise BrokenContract if the next step is launched for a request that needs none, or without one
+        that does."""
+        number = len(self._numbers) + 1
+        for request, session in zip(requests, sessions, strict=True):
+            if self._account(request, session).num_left <= 0:
                 raise BrokenContract(
-                    f"a limit counts the token in flight: step {launched.number} is launched for request "
+                    f"a limit counts the token in flight: step {number} is launched for request "
                     f"{request.request_id}, whose last token of {request.params.max_new_tokens} is made or "
                     "in flight already. Launch the next step by `launch_behind`, which takes the requests "
                     "that `going_on` returns. It counts a token in flight if `in_flight` has the session."
                 )
-        for request, session in self.scheduler.running.items():
-            account = self._accounts.get(session) or Account(request, len(request.output_token_ids))
-            if session not in launched.sessions and account.num_left > 0:
+        for request, session in self.engine.scheduler.running.items():
+            num_left = self._account(request, session).num_left
+            if session not in sessions and num_left > 0:
                 raise BrokenContract(
-                    f"every request that has a token to make is launched: step {launched.number} is launched "
-                    f"without request {request.request_id}, which may make {account.num_left} more after "
+                    f"every request that has a token to make is launched: step {number} is launched "
+                    f"without request {request.request_id}, which may make {num_left} more after "
                     "those that are made or in flight. In `going_on`, a token in flight counts for its own "
                     "session alone."
                 )
 
+    def launched(self, step: StepInFlight) -> None:
+        """Note a step that was launched."""
+        self._numbers[step] = len(self._numbers) + 1
+        self._unread.append(step)
+        for request, session in zip(step.requests, step.sessions, strict=True):
+            account = self._accounts.setdefault(session, self._account(request, session))
+            account.num_launched += 1
+
+    def _account(self, request: Request, session: InferenceSession) -> Account:
+        return self._accounts.get(session) or Account(request, len(request.output_token_ids))
+
     # --- reads -----------------------------------------------------------------------------------------
 
-    def _reading(self, launched: Launched) -> Callable:
-        def wrapper(inner: Callable[[], Sequence[int | None]]) -> Callable[[], Sequence[int | None]]:
-            def read() -> Sequence[int | None]:
-                self._check_read_is_due(launched)
-                try:
-                    token_ids = inner()
-                except BaseException:
-                    self._undo_from(launched)
-                    raise
-                self._unread = self._unread[self._unread.index(launched) + 1 :]
-                for session, token_id in zip(launched.sessions, token_ids, strict=True):
-                    self._accounts[session].made.append(token_id)
-                return token_ids
+    def reading(self, step: StepInFlight, inner: Read) -> Read:
+        """A wrapper for the step's `read`."""
 
-            return read
+        def read() -> Sequence[int | None]:
+            self._check_read_is_due(step)
+            place = self._unread.index(step)
+            try:
+                token_ids = inner()
+            except BaseException:  # it is undone, and what is behind it, which was computed from its tokens
+                for undone in self._unread[place:]:
+                    for session in undone.sessions:
+                        self._accounts[session].num_launched -= 1
+                del self._unread[place:]
+                raise
+            del self._unread[: place + 1]
+            for session, token_id in zip(step.sessions, token_ids, strict=True):
+                self._accounts[session].made.append(token_id)
+            return token_ids
 
-        return wrapper
+        return read
 
-    def _check_read_is_due(self, launched: Launched) -> None:
-        number = launched.number
-        due = next((step for step in self._unread if step is launched or self._is_running(step)), None)
-        if due is not launched:
+    def _check_read_is_due(self, step: StepInFlight) -> None:
+        number = self._numbers[step]
+        due = next((each for each in self._unread if each is step or self._is_awaited(each)), None)
+        if due is not step:
             raise BrokenContract(
                 f"every step is read once, in the order of the launches: step {number} is read, expected "
-                f"{f'step {due.number}' if due else 'none'}. Read the older step, and keep the newer one in "
-                "`self.in_flight` for the next call."
+                f"{f'step {self._numbers[due]}' if due else 'none'}. Read the older step, and keep the newer "
+                "one in `self.in_flight` for the next call."
             )
-        if launched is self._unread[-1] and self._could_launch(launched):
+        if step is self._unread[-1] and self._could_launch(step):
             raise BrokenContract(
                 f"the next step is launched before this one is read: step {number} is read while no other is "
                 "in flight, although there are tokens to make and blocks for them. The GPU would wait for "
                 "the host. First launch the next step by `launch_behind`, then read."
             )
 
-    def _could_launch(self, launched: Launched) -> bool:
-        """Whether a step could be in flight behind this one, for certain."""
-        running = self.scheduler.running
-        knows = self.decode_step.slots.knows
-        accounts = [self._accounts.get(session) for session in running.values()]
-        return (
-            any(account is None or account.num_left > 0 for account in accounts)
-            and len(running) <= self.kv_manager.num_free_blocks
-            and all(knows(s) for s in launched.sessions if s in running.values())
-        )
+    def _is_awaited(self, step: StepInFlight) -> bool:
+        """Whether a running request waits for the step's tokens."""
+        running = self.engine.scheduler.running
+        pairs = zip(step.requests, step.sessions, strict=True)
+        return any(running.get(request) is session for request, session in pairs)
 
-    def _undo_from(self, launched: Launched) -> None:
-        """A step that cannot be read is undone, and what is behind it, which was computed from its tokens."""
-        place = self._unread.index(launched)
-        for undone in self._unread[place:]:
-            for session in undone.sessions:
-                self._accounts[session].num_launched -= 1
-        self._unread = self._unread[:place]
+    def _could_launch(self, step: StepInFlight) -> bool:
+        """Whether a step could be in flight behind this one, for certain."""
+        running = self.engine.scheduler.running
+        knows = self.engine.decode_step.slots.knows
+        return (
+            any(self._account(*pair).num_left > 0 for pair in running.items())
+            and len(running) <= self.engine.kv_manager.num_free_blocks
+            and all(knows(session) for session in step.sessions if session in running.values())
+        )
 
     # --- between two moves -----------------------------------------------------------------------------
 
-    def invariants(self) -> tuple[Invariant, ...]:
-        """What holds between two moves."""
-        return (
-            Invariant(
-                "a token goes to the session that it was launched for, or to nobody",
-                self._misdelivered,
-                "`still_running` leaves out the rows of a request that has ended, or that runs in another "
-                "session: it was preempted, and has come back in a new one.",
-            ),
-            Invariant(
-                "the host has counted every launch",
-                self._miscounted,
-                "A launch makes its sessions longer by one token, on the host and on the device. A step that "
-                "cannot be read is undone, by `self.read`.",
-            ),
-            Invariant(
-                "is_ahead says whether a step is in flight",
-                self._not_as_is_ahead_says,
-                "It is True if `self.in_flight` holds one. Keep the step there that is launched and not "
-                "read, or None.",
-            ),
-        )
-
-    def _misdelivered(self, engine: InferenceEngine) -> str:
+    def misdelivered(self, engine: InferenceEngine) -> str:
+        """The first token of a running request that is not what its session was made."""
         for request, session in engine.scheduler.running.items():
             if (account := self._accounts.get(session)) is None:
                 continue
@@ -194,26 +148,10 @@ class InFlight:
                     )
         return ""
 
-    def _miscounted(self, engine: InferenceEngine) -> str:
-        slots = engine.decode_step.slots
-        for request, session in engine.scheduler.running.items():
-            in_flight = sum(session in launched.sessions for launched in self._unread)
-            expected = request.num_tokens - 1 + in_flight
-            there = {"its session": session.num_tokens}
-            if slots.knows(session):
-                there["the device"] = slots.context_lens[slots.slot_of[session]].item()
-            for who, num_tokens in there.items():
-                if num_tokens != expected:
-                    return (
-                        f"request {request.request_id} has {request.num_tokens} tokens, of which the last is "
-                        f"not in the cache, and {in_flight} in flight; {who} counts {num_tokens}, expected "
-                        f"{expected}."
-                    )
-        return ""
-
-    def _not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
+    def not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
+        """What `is_ahead` says, if it is not so."""
         says = engine.readback.is_ahead
-        awaited = [launched.number for launched in self._unread if self._is_running(launched)]
+        awaited = [self._numbers[step] for step in self._unread if self._is_awaited(step)]
         if awaited and not says:
             return f"it is {says}, and step {awaited[0]} is in flight."
         return f"it is {says}, and no step is in flight." if says and not self._unread else ""
@@ -223,6 +161,33 @@ class InFlight:
 def flights_proven(engine: InferenceEngine) -> Iterator[Sequence[Invariant]]:
     """Inside the block, every launch and every read is proven as `InFlight` says; the value is what holds
     between two moves."""
-    in_flight = InFlight(engine)
-    with in_flight.watching():
-        yield in_flight.invariants()
+    flights = InFlight(engine)
+    with ExitStack() as stack:
+
+        def starting(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
+            def start(
+                requests: Sequence[Request], sessions: Sequence[InferenceSession], *about: object
+            ) -> StepInFlight:
+                flights.check_launch(requests, sessions)
+                step = inner(requests, sessions, *about)
+                flights.launched(step)
+                stack.enter_context(replaced(step, "read", partial(flights.reading, step)))
+                return step
+
+            return start
+
+        stack.enter_context(replaced(engine.decode_step, "start", starting))
+        yield (
+            Invariant(
+                "a token goes to the session that it was launched for, or to nobody",
+                flights.misdelivered,
+                "`still_running` leaves out the rows of a request that has ended, or that runs in another "
+                "session: it was preempted, and has come back in a new one.",
+            ),
+            Invariant(
+                "is_ahead says whether a step is in flight",
+                flights.not_as_is_ahead_says,
+                "It is True if `self.in_flight` holds one. Keep the step there that is launched and not "
+                "read, or None.",
+            ),
+        )

@@ -19,29 +19,26 @@ def reservations_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     manager = engine.kv_manager
 
     def proven(inner: Reserve) -> Reserve:
-        def reserve(table_idx: int, block_ids_list: list[list[int]]) -> list[int]:
-            before = [(list(block_ids), manager.num_tokens(block_ids)) for block_ids in block_ids_list]
-            told = inner(table_idx, block_ids_list)
-            for place, (block_ids, (_, num_tokens)) in enumerate(zip(block_ids_list, before, strict=True)):
+        def reserve(table_idx: int, after: list[list[int]]) -> list[int]:
+            before = [list(block_ids) for block_ids in after]
+            nums_tokens = [manager.num_tokens(block_ids) for block_ids in after]
+            told = inner(table_idx, after)
+            for place, (block_ids, num_tokens) in enumerate(zip(after, nums_tokens, strict=True)):
                 check_reserved(manager, place, block_ids, num_tokens)
-            check_told(told, [held for held, _ in before], block_ids_list)
+            pairs = zip(before, after, strict=True)
+            changed = [b for b, (held, block_ids) in enumerate(pairs) if held != block_ids]
+            if not isinstance(told, list) or {*map(repr, told)} != {*map(repr, changed)}:
+                raise BrokenContract(
+                    f"a reservation tells which lists changed: {one_line(repr(told))} is returned, expected "
+                    f"{changed}: of the lists {before} became {after}. These are indices into the batch. A "
+                    "block that was replaced by its copy is a change, too: the device must be told."
+                )
             return told
 
         return reserve
 
     with replaced(manager, "reserve_token_batch", proven):
         yield ()
-
-
-def check_told(told: object, before: list[list[int]], after: list[list[int]]) -> None:
-    """Raise BrokenContract if what a reservation returned are not the places of the lists that it changed."""
-    changed = [b for b, (held, block_ids) in enumerate(zip(before, after, strict=True)) if held != block_ids]
-    if not isinstance(told, list) or {*map(repr, told)} != {*map(repr, changed)}:
-        raise BrokenContract(
-            f"a reservation tells which lists changed: {one_line(repr(told))} is returned, expected "
-            f"{changed}: of the lists {before} became {after}. These are indices into the batch. A block "
-            "that was replaced by its copy is a change, too: the device must be told."
-        )
 
 
 def check_reserved(manager: KVBlockManager, place: int, block_ids: list[int], num_tokens: int) -> None:

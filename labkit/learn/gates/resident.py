@@ -1,7 +1,7 @@
 """What holds where each request's state lies on the device (rung 06 and above), looked at in every launch."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 
 from torch import Tensor
 
@@ -28,19 +28,6 @@ def of_a_slot(slots: SlotState) -> dict[str, Tensor]:
     """The tensors of OF_A_SLOT, by name."""
     counted = {"context_lens": slots.context_lens, "last_token_ids": slots.last_token_ids}
     return counted | slots.sampling_state._asdict()
-
-
-def on_host(request: Request, session: InferenceSession) -> dict[str, int | float]:
-    """What a slot must hold of a request when its step is launched, by tensor, as the host knows it.
-
-    Of a greedy request only what its step looks at.
-    """
-    state: dict[str, int | float] = {
-        "context_lens": session.num_tokens,
-        "last_token_ids": request.output_token_ids[-1],
-        "temperatures": request.params.temperature,
-    }
-    return state if request.params.is_greedy else state | request.sampling_state._asdict()
 
 
 def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
@@ -73,9 +60,17 @@ def check_mapping(slots: SlotState, requests: Sequence[Request]) -> list[int]:
 
 
 def check_state(slots: SlotState, request: Request, session: InferenceSession, slot: int) -> None:
-    """Raise BrokenContract if a slot is not what the host knows of its request."""
+    """Raise BrokenContract if a slot is not what the host knows of its request: of a greedy one what its step
+    looks at."""
     manager = session.kv_manager
-    for name, expected in on_host(request, session).items():
+    known: dict[str, int | float] = {
+        "context_lens": session.num_tokens,
+        "last_token_ids": request.output_token_ids[-1],
+        "temperatures": request.params.temperature,
+    }
+    if not request.params.is_greedy:
+        known |= request.sampling_state._asdict()
+    for name, expected in known.items():
         there = of_a_slot(slots)[name][slot].item()
         if there != expected:
             raise BrokenContract(
@@ -115,23 +110,14 @@ class Launches:
     def __init__(self, engine: InferenceEngine, sent_once: Collection[str] = SENT_ONCE) -> None:
         self.slots: SlotState = engine.decode_step.slots
         self._sent_once = sent_once
-        self._slot_of: dict[InferenceSession, int] = {}  # of the last launch
-        self._request_of: dict[InferenceSession, Request] = {}
+        self._slot_of: dict[InferenceSession, int] = {}  # of the last launch that was not undone
+        self._name_of: dict[InferenceSession, str] = {}
         self._known: dict[InferenceSession, int] = {}  # of them, those that the device knew before this one
-        self._last: list[InferenceSession] = []  # the sessions of the last launch that was not undone
         self._hidden: list[tuple[str, str, Tensor, Tensor]] = []  # what, whose, a view, what was in it
 
-    @contextmanager
-    def watching(self, engine: InferenceEngine) -> Iterator[None]:
-        """Inside the block, every launch is proven."""
-        with ExitStack() as stack:
-            stack.enter_context(replaced(engine.decode_step, "launch", self._launching))
-            stack.enter_context(replaced(engine.decode_step, "start", self._starting))
-            if isinstance(self.slots, SlotState):
-                stack.enter_context(replaced(self.slots, "send_rows", noting(_check_once)))
-            yield
+    def launching(self, inner: Callable) -> Callable:
+        """A wrapper for the step's `launch`."""
 
-    def _launching(self, inner: Callable) -> Callable:
         def launch(running: RunningRequests) -> object:
             self._hide(running)
             try:
@@ -141,7 +127,9 @@ class Launches:
 
         return launch
 
-    def _starting(self, inner: Callable) -> Callable:
+    def starting(self, inner: Callable) -> Callable:
+        """A wrapper for the step's `start`."""
+
         def start(requests: list[Request], sessions: list[InferenceSession], *about: object) -> object:
             needless = self._sent_though_hidden()
             self._restore()
@@ -156,8 +144,8 @@ class Launches:
                     "of the same requests, in which no list of blocks has changed, nothing is sent."
                 )
             self._slot_of = dict(zip(sessions, mapping, strict=True))
-            self._request_of = dict(zip(sessions, requests, strict=True))
-            self._last = sessions
+            names = [f"request {request.request_id}" for request in requests]
+            self._name_of = dict(zip(sessions, names, strict=True))
             return inner(requests, sessions, *about)
 
         return start
@@ -166,20 +154,18 @@ class Launches:
         for session, slot in self._known.items():
             if slot_of[session] != slot:
                 raise BrokenContract(
-                    f"a request keeps its slot: request {self._request_of[session].request_id} had slot "
-                    f"{slot} in the last step and has slot {slot_of[session]} now. A session that has a "
-                    "slot keeps it when others join or leave. Otherwise all that is there would have to "
-                    "be sent again."
+                    f"a request keeps its slot: {self._name_of[session]} had slot {slot} in the last step "
+                    f"and has slot {slot_of[session]} now. A session that has a slot keeps it when others "
+                    "join or leave. Otherwise all that is there would have to be sent again."
                 )
 
     def _check_who_left(self, sessions: list[InferenceSession]) -> None:
         for session in self._slot_of.keys() - set(sessions):
             if self.slots.knows(session):
                 raise BrokenContract(
-                    f"slots of those who left are free again: request "
-                    f"{self._request_of[session].request_id} has left and still has slot "
-                    f"{self._slot_of[session]}. Take the slots of all who are not in the step before you "
-                    "give any out."
+                    f"slots of those who left are free again: {self._name_of[session]} has left and still "
+                    f"has slot {self._slot_of[session]}. Take the slots of all who are not in the step "
+                    "before you give any out."
                 )
 
     # --- what must not be sent -------------------------------------------------------------------------
@@ -189,12 +175,12 @@ class Launches:
         known = {s: slot for s, slot in self._slot_of.items() if s in sessions and self.slots.knows(s)}
         self._known = known
         for session, slot in known.items():
-            whose = f"request {self._request_of[session].request_id} (slot {slot})"
+            whose = f"{self._name_of[session]} (slot {slot})"
             for name, tensor in of_a_slot(self.slots).items():
                 self._hide_one(name, whose, tensor[slot])
             if not session.next_token_takes_block:
                 self._hide_one("block_tables", whose, self.slots.block_tables[:, slot])
-        if sessions == self._last and len(known) == len(sessions):
+        if sessions == list(self._slot_of) and len(known) == len(sessions):
             self._hide_one("slot_mapping", "the same requests", self.slots.slot_mapping)
 
     def _hide_one(self, name: str, whose: str, there: Tensor) -> None:
@@ -217,7 +203,13 @@ class Launches:
 @contextmanager
 def launches_proven(engine: InferenceEngine, sent_once: Collection[str] = SENT_ONCE) -> Iterator[tuple[()]]:
     """Inside the block, every launch of the engine's is proven as `Launches` says."""
-    with Launches(engine, sent_once).watching(engine):
+    launches, step = Launches(engine, sent_once), engine.decode_step
+    is_ours = isinstance(step.slots, SlotState)  # a reader's need not be
+    with (
+        replaced(step, "launch", launches.launching),
+        replaced(step, "start", launches.starting),
+        replaced(step.slots, "send_rows", noting(_check_once)) if is_ours else nullcontext(),
+    ):
         yield ()
 
 

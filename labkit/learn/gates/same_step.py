@@ -14,7 +14,6 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.resident import OF_A_SLOT, of_a_slot
 from labkit.watch.replaced import noting, replaced
 
-ONLY_READ = ("slot_mapping", "block_tables")
 OF_THE_POOL = ("k_cache", "v_cache")
 CLOSE = {"rtol": 1e-3, "atol": 1e-4}  # keys and values; a product of more rows may add in another order
 
@@ -34,14 +33,13 @@ class SameStep:
         """A wrapper for the engine's `device_step`."""
 
         def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            before = self._state()
+            before = {name: tensor.clone() for name, tensor in self._tensors().items()}
             tokens = self.plain(batch_size, max_context_len, is_greedy).clone()
-            expected = self._state()
-            self._put_back(before)
+            expected = {name: tensor.clone() for name, tensor in self._tensors().items()}
+            for name, tensor in self._tensors().items():
+                tensor.copy_(before[name])
             made = inner(batch_size, max_context_len, is_greedy)
-            self._check_shape(made, tokens)
-            self._check_it_ran(before)
-            self._check_addresses()
+            self._check_it_ran(made, tokens, before)
             for name in OF_THE_POOL:
                 self._check_pool(name, expected[name])
             self._check_tokens(made, tokens)
@@ -52,7 +50,8 @@ class SameStep:
         return launch
 
     def _of_the_slots(self) -> dict[str, Tensor]:
-        return {name: getattr(self.slots, name) for name in ONLY_READ} | of_a_slot(self.slots)
+        read = {"slot_mapping": self.slots.slot_mapping, "block_tables": self.slots.block_tables}
+        return read | of_a_slot(self.slots)
 
     def _fixed(self) -> dict[str, Tensor]:
         """The slots' tensors, and the one that they lie in, which is what is written."""
@@ -61,37 +60,43 @@ class SameStep:
     def _tensors(self) -> dict[str, Tensor]:
         return self._of_the_slots() | {name: getattr(self.kv_manager, name) for name in OF_THE_POOL}
 
-    def _state(self) -> dict[str, Tensor]:
-        return {name: tensor.clone() for name, tensor in self._tensors().items()}
-
-    def _put_back(self, before: dict[str, Tensor]) -> None:
-        for name, tensor in self._tensors().items():
-            tensor.copy_(before[name])
-
     def _whose(self, slot: int) -> str:
         """The request of a slot, in words."""
-        for session, its_slot in self.slots.slot_of.items():
-            for request, its_session in self.scheduler.running.items():
-                if session is its_session and slot == its_slot:
-                    return f"request {request.request_id}"
+        for request, session in self.scheduler.running.items():
+            if self.slots.slot_of.get(session) == slot:
+                return f"request {request.request_id}"
         return "the padding slot" if slot == self.slots.padding_slot else "a free slot"
 
     # --- what is the same ------------------------------------------------------------------------------
 
-    def _check_shape(self, made: Tensor, expected: Tensor) -> None:
-        if not isinstance(made, Tensor) or made.shape != expected.shape:
+    def _check_it_ran(self, made: Tensor, tokens: Tensor, before: dict[str, Tensor]) -> None:
+        if not isinstance(made, Tensor) or made.shape != tokens.shape:
             there = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise BrokenContract(
-                f"a step makes a token per request: it made {there} for a batch of {len(expected)}, expected "
-                f"{tuple(expected.shape)}. Rows that pad a batch belong to no request, and each request "
+                f"a step makes a token per request: it made {there} for a batch of {len(tokens)}, expected "
+                f"{tuple(tokens.shape)}. Rows that pad a batch belong to no request, and each request "
                 "has its own."
             )
-
-    def _check_it_ran(self, before: dict[str, Tensor]) -> None:
         if all(torch.equal(tensor, before[name]) for name, tensor in self._tensors().items()):
             raise BrokenContract(
                 "a step runs on the device: lengths, last tokens, keys and values are all as they were "
                 "before it. What makes the tokens was not launched, or not on the engine's own tensors."
+            )
+        for name, tensor in self._fixed().items():
+            if tensor.data_ptr() != self.addresses[name]:
+                raise BrokenContract(
+                    f"the step's tensors stay where they are: slots.{name} is a new tensor, at another "
+                    "address. What was captured reads the old one: write into it."
+                )
+
+    def _check_pool(self, name: str, expected: Tensor) -> None:
+        there = getattr(self.kv_manager, name)
+        for layer_idx, block, _, place, _ in (~torch.isclose(there, expected, **CLOSE)).nonzero().tolist():
+            raise BrokenContract(
+                f"a step writes a key and a value per request and layer, and nothing else: {name} of layer "
+                f"{layer_idx}, block {block}, place {place} is not what the plain step leaves there. Either "
+                "the new token's place is another (block context_len // block_size of its row, place "
+                "context_len % block_size), or what is computed in front of this layer's attention is."
             )
 
     def _check_tokens(self, made: Tensor, expected: Tensor) -> None:
@@ -103,14 +108,6 @@ class SameStep:
                 "the slots as they are then, and drawn where the request draws. A replay leaves them where "
                 "its capture did."
             )
-
-    def _check_addresses(self) -> None:
-        for name, tensor in self._fixed().items():
-            if tensor.data_ptr() != self.addresses[name]:
-                raise BrokenContract(
-                    f"the step's tensors stay where they are: slots.{name} is a new tensor, at another "
-                    "address. What was captured reads the old one: write into it."
-                )
 
     def _check_slots(self, name: str, expected: Tensor) -> None:
         there = self._of_the_slots()[name]
@@ -125,16 +122,6 @@ class SameStep:
                 "that pads the batch has the padding slot; only a step that draws counts draws."
             )
 
-    def _check_pool(self, name: str, expected: Tensor) -> None:
-        there = getattr(self.kv_manager, name)
-        for layer_idx, block, _, place, _ in (~torch.isclose(there, expected, **CLOSE)).nonzero().tolist():
-            raise BrokenContract(
-                f"a step writes a key and a value per request and layer, and nothing else: {name} of layer "
-                f"{layer_idx}, block {block}, place {place} is not what the plain step leaves there. Either "
-                "the new token's place is another (block context_len // block_size of its row, place "
-                "context_len % block_size), or what is computed in front of this layer's attention is."
-            )
-
 
 @contextmanager
 def steps_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
@@ -146,17 +133,13 @@ def steps_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
 @contextmanager
 def replays_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
     """Inside the block, no step may ask Python for the model's forward: it is a replay of a capture."""
-    num_forwards = 0
-
-    def count(*_: object) -> None:
-        nonlocal num_forwards
-        num_forwards += 1
+    forwards: list[bool] = []
 
     def launching(inner: Callable) -> Callable:
         def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
-            before = num_forwards
+            forwards.clear()
             tokens = inner(batch_size, max_context_len, is_greedy)
-            if num_forwards > before:
+            if forwards:
                 kind = "greedy " if is_greedy else "drawing "
                 raise BrokenContract(
                     f"a step is a replay: the forward was run from Python for a {kind}batch of {batch_size} "
@@ -168,7 +151,7 @@ def replays_proven(engine: InferenceEngine) -> Iterator[tuple[()]]:
         return launch
 
     with (
-        replaced(engine.model.network, "decode_one_token", noting(count)),
+        replaced(engine.model.network, "decode_one_token", noting(lambda *_: forwards.append(True))),
         replaced(engine.decode_step, "device_step", launching),
     ):
         yield ()

@@ -20,8 +20,6 @@ GREEDY = SamplingParams(stop_on_eos=False)
 STEPS_UNPROVEN = 5  # in a row
 LAST_MOVES = 6  # that a report tells
 
-Expected = Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]]
-
 
 class Invariant(NamedTuple):
     """What holds between two moves of any schedule.
@@ -54,7 +52,7 @@ class Schedule:
     def __init__(
         self,
         engine: InferenceEngine,
-        expected: Expected,
+        expected: Callable[[tuple[int, ...], SamplingParams], tuple[int, ...]],
         invariants: Sequence[Invariant],
         seed: int,
         samplings: Sequence[SamplingParams] = (GREEDY,),
@@ -70,11 +68,8 @@ class Schedule:
         self._received: dict[int, int] = {}  # how many of them were handed out
 
     def play(self, num_moves: int) -> None:
-        """Make the moves, then step until all requests have ended.
-
-        Raises BrokenContract that tells what was off first, and the moves that led there. What else the
-        engine raises passes through.
-        """
+        """Make the moves, then step until all requests have ended. Raises BrokenContract that tells what was
+        off first, and the moves that led there."""
         with telling(self._told):
             self._play(num_moves)
 

@@ -54,14 +54,7 @@ def paged_attention(gather: Gather = gather, weights: Weights = weights) -> Page
     """
 
     def attention(
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        max_context_len: int,
+        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
     ) -> Tensor:
         out = torch.empty_like(query)  # [B, H, D]
         _, H, D = query.shape

@@ -16,20 +16,19 @@ from labkit.learn.gates.schedule import Invariant
 def wrong_entry(engine: InferenceEngine, sessions: Mapping[str, InferenceSession]) -> str:
     """The first place where a row of the block table is not what its session's list of blocks says now. The
     sessions come by what they are called, in the order of the rows."""
-    if not sessions:
+    held = list(sessions.values())
+    if not held:
         return ""
-    rebuilt, held = RebuiltBlockTables(engine.kv_manager, len(sessions)), list(sessions.values())
-    table, expected = engine.decode_step.block_tables.build(held), rebuilt.build(held)
+    table = engine.decode_step.block_tables.build(held)
+    expected = RebuiltBlockTables(engine.kv_manager, len(held)).build(held)
     if table.shape != expected.shape:
         return f"the table has the shape {tuple(table.shape)}, expected {tuple(expected.shape)}: [L, B, M]."
-    wrong = (table != expected).nonzero()
-    if not len(wrong):
-        return ""
-    layer_idx, row, place = wrong[0].tolist()
-    return (
-        f"layer {layer_idx}, {list(sessions)[row]} (row {row}), entry {place} names block "
-        f"{table[layer_idx, row, place]}, expected {expected[layer_idx, row, place]}."
-    )
+    for layer_idx, row, place in (table != expected).nonzero().tolist():
+        return (
+            f"layer {layer_idx}, {list(sessions)[row]} (row {row}), entry {place} names block "
+            f"{table[layer_idx, row, place]}, expected {expected[layer_idx, row, place]}."
+        )
+    return ""
 
 
 def stale_entry(engine: InferenceEngine) -> str:

@@ -13,10 +13,8 @@ from labkit.watch import steady_decode, steady_prompts
 
 
 def rows_made(engine: InferenceEngine, num_steps: int = 128) -> str:
-    """Decode 8 requests for `num_steps` steps; how many rows the engine's block tables made, of how many that
-    they handed out; and how many index tensors one more step makes, in which no row changes. The block tables
-    are a reader's, and count the rows that they make in `num_made`.
-    """
+    """Of `num_steps` decode steps of 8 requests: how many rows a reader's block tables made, which count them
+    in `num_made`, of how many that they handed out; and the index tensors of one more step."""
     tables = engine.decode_step.block_tables
     try:
         with steady_decode(engine, steady_prompts(8, lengths=(20, 23))) as request_ids:

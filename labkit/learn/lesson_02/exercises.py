@@ -70,8 +70,7 @@ def plan(
     """What `append_token_batch` does to the pool, in the order of the requests: ("copy", from, to) for each
     copy-on-write, and then ("write", b, block, slot) for each request's new token.
 
-    last_blocks, lengths, holders: of each request's last block its number, the tokens in it and the holders;
-    None, 0 and 0 if it has none. free: blocks to take, the next one first.
+    free: blocks to take, the next one first. The others: as for `blocks_for_a_step`.
     """
     copies, writes = [], []
     unused = iter(free)

@@ -1,20 +1,16 @@
-"""Lesson 02: a cache whose keys can be read, an append that copies too late, and two batches."""
+"""Lesson 02: a cache whose keys can be read, an append that copies too late, and the work of a step."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from labkit.bench.cost_cards import count_calls
-from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams
+from labkit.engine import InferenceEngine, InferenceSession
 from labkit.engine.parts import Part
 from labkit.kvcache import AppendBatched, KVBlockManager
 from labkit.learn.gates.gate import raised
 from labkit.learn.lesson_05.work import tiny_manager
-from labkit.model import LanguageModel
-from labkit.options import EngineOptions
-from labkit.results import HostTime
 from labkit.show import PoolFrame
 from labkit.watch import LaunchRecorder, replaced, steady_decode, steady_prompts
 
@@ -28,8 +24,7 @@ def readable_session(manager: KVBlockManager, prompt: Sequence[int]) -> Inferenc
 
 
 def append_step(part: Part, sessions: Sequence[InferenceSession], tokens: Sequence[int]) -> None:
-    """Append a token behind each session of a readable cache, as a decode step does by this kv_append
-    part."""
+    """Append a token behind each session of a readable cache by a kv_append part, as a decode step does."""
     new = torch.tensor(tokens, dtype=torch.float32).view(-1, 1, 1)  # [B, H, D]
     part(sessions[0].kv_manager).append(sessions, [new], [new])
     for session in sessions:
@@ -100,44 +95,14 @@ class CopiesAfterTheWrite(AppendBatched):
                 cache[layer_idx, target] = cache[layer_idx, source]
 
 
-# --- engines with six requests each, whose last blocks are seldom, or all at once, full ----------------
-
-NEW_TOKENS = SamplingParams(max_new_tokens=30, stop_on_eos=False)
-SHARED = "ROMEO:\nGood night"
-OTHERS = ("JULIET:\n", "O", "KING HENRY VI:\nWhat news from Warwick?", "First Citizen:\n")
-
-
-def six_different(
-    model: LanguageModel, options: EngineOptions, device: torch.device | str
-) -> InferenceEngine:
-    """An engine with blocks of 4 and six waiting requests: two with the same prompt, which was asked before,
-    and four of other lengths. The prefix cache keeps one prompt only."""
-    cache = CacheConfig(block_size=4, max_prefix_entries=1)
-    engine = InferenceEngine(model, options, device=device, dtype=torch.float32, cache=cache)
-    engine.generate([SHARED], SamplingParams(max_new_tokens=1))
-    for prompt in (SHARED, SHARED, *OTHERS):
-        engine.add_request(prompt, NEW_TOKENS)
-    return engine
-
-
-def six_equal(model: LanguageModel, options: EngineOptions, device: torch.device | str) -> InferenceEngine:
-    """An engine with blocks of 4 and six waiting requests of equal length, without a prefix cache."""
-    cache = CacheConfig(block_size=4, prefix_cache=False)
-    engine = InferenceEngine(model, options, device=device, dtype=torch.float32, cache=cache)
-    for prompt in steady_prompts(6, lengths=(6,)):
-        engine.add_request(prompt, NEW_TOKENS)
-    return engine
-
-
-# --- what an append asks of the manager and the cache, and from which batch size on it pays ------------
+# --- what an append asks of the manager and the cache --------------------------------------------------
 
 NUM_REQUESTS = 8
 
 
 def step_work(engine: InferenceEngine) -> str:
-    """What two decode steps of 8 requests do, one in which all last blocks have room and one in which all are
-    full: how often keys are written into the cache, and how often the block manager is called.
-    """
+    """How often two decode steps of 8 requests write keys into the cache and call the block manager: one in
+    which all last blocks have room, and one in which all are full."""
     prompts = steady_prompts(NUM_REQUESTS, lengths=(engine.kv_manager.block_size - 5,))
     try:
         with steady_decode(engine, prompts, warmup_steps=3):
@@ -157,13 +122,3 @@ def _work_of_a_step(engine: InferenceEngine) -> str:
     in_place = [launch.args[0] for launch in seen.launches if launch.name.endswith("_")]  # as in index_put_
     writes = sum(isinstance(written, Tensor) and written.data_ptr() in addresses for written in in_place)
     return f"{writes} writes, {calls} calls"
-
-
-def crossover(before: Sequence[HostTime], after: Sequence[HostTime]) -> float | None:
-    """The batch size from which `after` costs the host less than `before`: where the straight lines between
-    the measured sizes cross; None if they do not. Both were measured at the same batch sizes, which rise."""
-    lost = [(b.batch_size, a.step_us - b.step_us) for b, a in zip(before, after, strict=True)]
-    for (size, more), (next_size, less) in pairwise(lost):
-        if more > 0 >= less:
-            return size + (next_size - size) * more / (more - less)
-    return None

@@ -12,7 +12,7 @@ from labkit.kernels.triton_runtime import tl, triton
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite
 from labkit.learn.gates.gate import raised
 from labkit.results import Comparison
-from labkit.watch import KernelRun, LaunchRecorder, Positions, record_accesses
+from labkit.watch import KernelRun, LaunchRecorder, record_accesses
 
 # --- one layer's write, small enough to draw each number, and what a part launches for it --------------
 
@@ -118,13 +118,7 @@ class WithoutMask(FullBatchWrite):
 # --- what runs say of their writes ----------------------------------------------------------------------
 
 
-def steps_by_path(run: Positions) -> dict[str, int]:
-    """How many decode steps took the full-batch path, and how many the generic one."""
-    return {path: sum(step.path == path for step in run.steps) for path in ("full_batch", "generic")}
-
-
 def saved_us(comparison: Comparison, num_steps: int = 1) -> float:
-    """Microseconds by which a step got shorter: the difference of the median runs, of `num_steps` steps
-    each."""
+    """Microseconds by which a step got shorter: the difference of median runs of `num_steps` steps."""
     seconds = median(comparison.before_samples) - median(comparison.after_samples)
     return 1e6 * seconds / num_steps

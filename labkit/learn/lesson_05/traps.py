@@ -1,13 +1,11 @@
-"""Lesson 05: managers that are wrong on purpose, and what failures leave behind."""
+"""Lesson 05: managers that are wrong on purpose, and what a failure leaves behind."""
 
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from torch import Tensor
 
-from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 from labkit.kvcache.block_manager import NO_BLOCK
-from labkit.learn.lesson_02.toy import readable_session
 from labkit.learn.lesson_05.work import append, tiny_manager
 from labkit.watch import PlantedError, planted_failure
 
@@ -47,28 +45,6 @@ class CountsBeforeTheWrite(MutableInfoBlockManager):
             info.length += 1  # before the write
         self.write_batch(layer_idx, range(len(last_infos)), block_idx, pos, key_new, value_new)
         self.append_paths["in_place"] += len(last_infos) - num_slow
-
-
-def fail_an_append(kind: type[KVBlockManager], failure: str) -> dict[str, object]:
-    """Let an append to two sequences of a small pool fail, and return what the manager counts after it.
-
-    failure: "write", or "pool", in which the second sequence needs a block and none is free. Returned are the
-    lengths "written" and "counted", and whether the "bookkeeping" is whole.
-    """
-    manager = tiny_manager(kind)
-    lengths = {"write": (2, 2), "pool": (2, 4)}[failure]
-    sessions = [readable_session(manager, range(length)) for length in lengths]
-    sequences = [session.block_ids_per_layer[0] for session in sessions]
-    fault = planted_failure(manager.kv_write, "write") if failure == "write" else nullcontext()
-    with suppress(PlantedError, OutOfBlocksError), fault:
-        append(manager, sequences)
-    try:
-        manager.check_integrity(sessions)
-        state = "whole"
-    except AssertionError:
-        state = "off: a length is ahead of the data"
-    counted = [manager.num_tokens(block_ids) for block_ids in sequences]
-    return {"written": list(lengths), "counted": counted, "bookkeeping": state}
 
 
 LEFT_BEHIND = 99.0  # what another request's token left in a slot

@@ -16,7 +16,7 @@ from labkit.bench import in_turn
 from labkit.bench.cost_cards import constructors_of
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableKVBlockInfo
 from labkit.learn.gates.gate import raised
-from labkit.results import HostTime, HostTimeRecord, amdahl, speedup, speedup_interval
+from labkit.results import HostTime, speedup, speedup_interval
 from labkit.watch import profiled_by, replaced
 
 # --- ways to count up: each takes the records by id, and the ids of those that get a token ----------------
@@ -63,9 +63,8 @@ def count_in_an_array(lengths: np.ndarray, ids: Sequence[int]) -> None:
 
 
 NUM_BLOCKS, NUM_TOKENS = 128, 64  # so many tokens are counted in each of so many blocks
-FORMS: dict[
-    str, tuple[Callable, Callable | None]
-] = {  # what counts, and what makes a record, if there are any
+# What counts, and what makes a record, if there are any.
+FORMS: dict[str, tuple[Callable, Callable | None]] = {
     "a new record, by keywords (rung 04)": (replace_by_keywords, KVBlockInfo),
     "a new record, by position": (replace_by_position, KVBlockInfo),
     "a new plain tuple": (replace_tuple, lambda *numbers: numbers),
@@ -193,7 +192,7 @@ def block_life(kind: type[KVBlockManager], num_tokens: int = 64) -> list[int]:
     return list(accumulate(made))
 
 
-# --- host time by the parts of a step, here and as recorded, and what it makes one expect --------------
+# --- host time by the parts of a step ------------------------------------------------------------------
 
 
 def step_parts(host: HostTime) -> dict[str, float]:
@@ -202,26 +201,7 @@ def step_parts(host: HostTime) -> dict[str, float]:
 
 
 def append_line(times: Sequence[HostTime]) -> tuple[float, float]:
-    """The append's microseconds per step as a line in the batch size, by least squares: (fixed, per
-    request)."""
+    """The append's microseconds per step as a line in the batch size: (fixed, per request)."""
     sizes = [time.batch_size for time in times]
     per_request, fixed = np.polyfit(sizes, [time.append_us for time in times], 1)
     return float(fixed), float(per_request)
-
-
-def amdahl_table(record: HostTimeRecord, before: str, after: str, batch_sizes: Sequence[int]) -> pd.DataFrame:
-    """What the faster append should make of the step by Amdahl's law, and what was measured, a row per batch
-    size."""
-    rows = {}
-    for b in batch_sizes:
-        parts = step_parts(record.time(before, b))
-        share = parts["append"] / sum(parts.values())
-        ratio = record.comparison(before, after, b, of="append").speedup
-        rows[f"B = {b}"] = {
-            "append, share of the step": f"{share:.0%}",
-            "append": f"×{ratio:.2f}",
-            "step by Amdahl's law": f"×{amdahl(share, ratio):.2f}",
-            "step as measured": f"×{record.comparison(before, after, b).speedup:.2f}",
-            "step if the append took no time": f"×{amdahl(share, float('inf')):.2f}",
-        }
-    return pd.DataFrame(rows).T

@@ -17,8 +17,7 @@ from labkit.learn.gates.reservations import reservations_proven
 from labkit.learn.gates.resident import MIXED
 from labkit.learn.gates.same_step import steps_proven
 from labkit.learn.gates.schedule import Invariant
-from labkit.learn.gates.write_cases import FAR_BLOCK
-from labkit.learn.gates.writes import check_far_block
+from labkit.learn.gates.writes import FAR_BLOCK, check_far_block
 from labkit.watch.accesses import record_accesses
 
 # --- an attention that also stores, every number of a small pool compared ------------------------------

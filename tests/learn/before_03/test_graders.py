@@ -51,7 +51,7 @@ def test_a_tile_of_a_matrix_leaves_out_what_lies_between_its_rows():
 @triton.jit
 def beyond(x_ptr, out_ptr):
     offsets = tl.arange(0, 4) + 2
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets - 4))
+    tl.store(out_ptr + offsets, tl.load(x_ptr + (offsets - 4)))
 
 
 def test_what_lies_beyond_a_tensor_is_noted_and_neither_read_nor_written():
@@ -100,34 +100,28 @@ RIGHT = [(ADD_ONE_WHOLE, add_one), (ADD_ONE, add_one), (ROW_MAXES, row_maxes)]
 
 @pytest.mark.parametrize(("exercise", "kernel"), RIGHT)
 def test_a_right_kernel_is_told_so(exercise, kernel):
-    assert exercise.grade(kernel) == f"{exercise.name}: right, all {len(exercise.launches)} launches."
+    assert exercise.grade(kernel).text == f"{exercise.name}: right. {len(exercise.launches)} launches."
 
 
 @pytest.mark.cuda
 def test_compiled_kernels_are_right(shell):
     for exercise, kernel in [*RIGHT, (ROW_SUMS, shell.user_ns["my_row_sums"])]:
-        assert ": right" in exercise.grade(kernel)
+        assert exercise.grade(kernel).ok
 
 
 # --- likely mistakes in the steps ---------------------------------------------------------------------------
 
 _, MASKED, SUMS = range(3)
-INSIDE, GRADE = "    inside = offsets", "grade(my_masked_add_one)"
-UNWRITTEN = "grade(lambda *_: __import__('labkit').learn.not_attempted())"
 MISTAKES = [
     (MASKED, "tl.program_id(0) * BLOCK + ", "", "out[0] is stored 3 times, by the programs 0, 1, 2"),
     (MASKED, "+ offsets, mask=inside", "+ offsets", "program 2 loads x[10], x[11], but x ends with x[9]"),
     (MASKED, "offsets < n", "offsets <= n", "program 2 stores out[10], but out ends with out[9]"),
-    (MASKED, INSIDE, f"    raise SystemExit\n{INSIDE}", "raised SystemExit"),
-    (MASKED, INSIDE, f"    while n > 0:\n        n += 1\n{INSIDE}", "a program does not end"),
-    (MASKED, GRADE, "grade(None)", "expected a kernel, a function with `@triton.jit`, not None"),
-    (MASKED, GRADE, UNWRITTEN, "add_one: not attempted yet."),
     (SUMS, "rows[:, None] * stride", "rows[:, None] * 0", "out[1] is 10, expected 26"),
     (SUMS, "* stride", "* num_columns", "6 apart"),
     (SUMS, "* stride + columns[None, :]", "+ columns[None, :] * stride", "out[0] is 28"),
     (SUMS, "columns[None, :] < num_columns", "columns[None, :] >= 0", "3 apart, and 2 programs of 2 rows,"),
     (SUMS, " & (columns", " and (columns", "Two masks are joined by `&`, with brackets around each."),
-    (SUMS, ", other=0.0", "", "out[0] is nan, expected 6 (4 of 4 are wrong). Where the mask is"),
+    (SUMS, ", other=0.0", "", "out[0] is nan, expected 6 (4 of 4 are wrong). try Where the mask is"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
@@ -151,7 +145,7 @@ def max_or_zero(x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS, BLOCK
 
 
 def test_the_largest_of_negative_numbers_is_not_0(no_triton):
-    assert "out[0] is 0, expected -1" in ROW_MAXES.grade(max_or_zero)
+    assert "out[0] is 0, expected -1" in ROW_MAXES.grade(max_or_zero).text
 
 
 # --- Triton's own run --------------------------------------------------------------------------------------
@@ -160,13 +154,13 @@ def test_the_largest_of_negative_numbers_is_not_0(no_triton):
 @needs_triton
 def test_what_triton_computes_counts_too(monkeypatch):
     monkeypatch.setattr(graders, "run", lambda kernel, launch: launch.expected * 0)
-    assert "out[0] is 0, expected 1" in ADD_ONE.grade(add_one)
+    assert "out[0] is 0, expected 1" in ADD_ONE.grade(add_one).text
 
 
 def test_without_triton_the_record_alone_decides(no_triton):
-    assert ADD_ONE.grade(add_one.fn) == "add_one: right, all 6 launches."
+    assert ADD_ONE.grade(add_one.fn).ok
 
 
 @needs_triton
 def test_a_kernel_without_its_decorator_is_told_so():
-    assert "a kernel has `@triton.jit` above its `def`" in ADD_ONE.grade(add_one.fn)
+    assert "a kernel has `@triton.jit` above its `def`" in ADD_ONE.grade(add_one.fn).text

@@ -31,8 +31,11 @@ def test_nothing_is_off_in_an_engine_that_runs(engine):
 
 
 def test_a_block_too_many_is_told(engine):
-    next(iter(engine.scheduler.running.values())).block_ids_per_layer[0].append(0)
-    assert wrong_record(engine) == ("layer 0, request 0 holds 3 blocks for 7 tokens, expected 2 of 4 slots.")
+    held = next(iter(engine.scheduler.running.values())).block_ids_per_layer[0]
+    held.append(0)
+    assert wrong_record(engine) == (
+        f"layer 0, request 0 holds the blocks {held} for 7 tokens, expected 2 of 4 slots."
+    )
 
 
 def test_what_is_nobodys_is_told_by_its_first_numbers(engine):

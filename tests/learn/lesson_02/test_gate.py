@@ -40,21 +40,19 @@ BY_TOKEN = f"""{HEAD.replace("MyFastPath", "LayerAppend")}
 RETURN = "return has_room and"
 MISTAKES = [
     (FAST, f"{WRITE}\n{COUNT}", f"{COUNT}\n{WRITE}", "counted 8 tokens for request 0, expected 7."),
-    (FAST, f"{WRITE}\n{COUNT}", TAKEN_BACK, ""),
     (FAST, WRITE, SWALLOWED, "layer 0's write raised, and the append did not."),
     (FAST, WRITE, WRITE.replace("keys, values", "values, keys"), "its key there is the value of request"),
     (FAST, COUNT, f"{COUNT}\n        self.count(last_ids[:1])", "length is 5, expected 4."),
-    (FAST, "layer_idx, rows, block_idx", "layer_idx, rows[:-1], block_idx", "was written with batch_idx"),
-    (FAST, f"{RETURN} self.kv_manager.block_refcounts[last_id] == 1", "return has_room", "Others hold this"),
-    (FAST, RETURN, "return", "The block is full, so the token is slow: `is_fast` must say"),
-    (FAST, RETURN, "return False and", "so its next token is fast: `is_fast` must say True"),
-    (FAST, "< self.kv_manager.block_size", "< self.kv_manager.block_size - 1", "batched write had 3 of 4"),
-    (FAST, "block_refcounts[last_id]", "block_refcounts[block_ids[0]]", "batched write had 1 of 4 requests"),
+    (FAST, f"{RETURN} self.kv_manager.block_refcounts[last_id] == 1", "return has_room", "had 3 holders"),
+    (FAST, RETURN, "return", "has slots 0 to 3. try A token is fast only if its block has room"),
+    (FAST, RETURN, "return False and", "had 0 batched writes in a step of 4 requests whose last blocks all"),
+    (FAST, "< self.kv_manager.block_size", "< self.kv_manager.block_size - 1", "1 batched writes of 3 rows"),
+    (FAST, "block_refcounts[last_id]", "block_refcounts[block_ids[0]]", "had 1 batched writes of 1 rows"),
     (FAST, "write_batch(layer_idx", "write_batch(0", "layer 0 had 2 batched writes"),
-    (FAST, "self.write(layer_idx, fast", "self.one_by_one(layer_idx, fast", "so the gap is in `write`"),
-    (ONE_WRITE, OF_ALL, EACH, "layer 0 had 4 batched writes in a step of 4 requests"),
-    (ONE_WRITE, READY + OF_ALL, TWICE, "some of which take a block, expected 1. try Make every block ready"),
-    (ONE_WRITE, HEAD, BY_TOKEN, "whose last blocks all have room, expected 1. try Collect the block"),
+    (FAST, f"{WRITE}\n{COUNT}", TAKEN_BACK, ""),
+    (ONE_WRITE, OF_ALL, EACH, "had 4 batched writes of 4 rows in a step of 4 requests"),
+    (ONE_WRITE, READY + OF_ALL, TWICE, "some of which take a block, expected 1 of all. try Make"),
+    (ONE_WRITE, HEAD, BY_TOKEN, "whose last blocks all have room, expected 1. try A token is"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

@@ -8,27 +8,14 @@ from labkit.paths import ROOT
 pytestmark = pytest.mark.slow
 
 _, APPEND, FAST = range(3)
-LAST = "        infos = self.last_records(layer_idx, block_ids_list)\n"
-PLACES = "        block_idx, pos = [info.block_index for info in infos], [info.length for info in infos]\n"
 WRITE = "        self.write_batch(layer_idx, range(len(infos)), block_idx, pos, key_new, value_new)\n"
 COUNT = """        for info in infos:  # after the write: a length is never ahead of the data
             info.length += 1"""
-TAKES_BACK = f"""        try:
-    {WRITE}        except BaseException:
-            for info in infos:
-                info.length -= 1
-            raise"""
-WHILE_COLLECTING = f"""        infos = []
-        for ids in block_ids_list:
-            infos += self.last_records(layer_idx, [ids])
-            infos[-1].length += 1
-{PLACES.replace("[info.length for", "[info.length - 1 for")}{TAKES_BACK}"""
 PUT_BACK = f"""{COUNT}
         for ids in block_ids_list:
             self.block_infos[ids[-1]] = self.block_infos[ids[-1]]"""
 MISTAKES = [
     (APPEND, WRITE + COUNT, f"{COUNT}\n{WRITE}", "layer 0 counted 8 tokens for request 0, expected 7."),
-    (APPEND, LAST + PLACES + WRITE + COUNT, WHILE_COLLECTING, "run out of blocks in the middle of the"),
     (APPEND, COUNT, PUT_BACK, "expected for none"),
     (FAST, '                self.append_paths["in_place"] += 1', "                pass", "appended 8 tokens"),
 ]  # fmt: skip

@@ -2,17 +2,14 @@
 
 import re
 
-import pytest
-
 from labkit.kvcache import KVBlockInfo, KVBlockManager, MutableInfoBlockManager
 from labkit.learn.lesson_05.work import block_life, work_of
 
 
-@pytest.mark.parametrize("num_tokens", [1, 5, 64])
-def test_the_records_of_a_block_s_life(num_tokens):
-    replaced, mutable = (block_life(k, num_tokens) for k in (KVBlockManager, MutableInfoBlockManager))
-    assert replaced == [*range(2, num_tokens + 2)]  # one that says 0, and one for each token
-    assert mutable == [1] * num_tokens
+def test_the_records_of_a_block_s_life():
+    replaced, mutable = (block_life(k, 5) for k in (KVBlockManager, MutableInfoBlockManager))
+    assert replaced == [2, 3, 4, 5, 6]  # one that says 0, and one for each token
+    assert mutable == [1] * 5
 
 
 class CountsInAComprehension(MutableInfoBlockManager):

@@ -5,7 +5,7 @@ import torch
 from triton_marks import needs_triton
 
 from labkit.kernels.triton_runtime import tl, triton
-from labkit.learn.gates.kernel_hints import kernel_hint
+from labkit.learn.gates.gate import kernel_hint
 
 
 @triton.jit
