@@ -107,15 +107,16 @@ class Server(AbstractContextManager["Server"]):
         self.door, self.streaming = app.state.door, app.state.server
         if middleware is not None:
             app.add_middleware(middleware[0], **middleware[1])
+        places = (
+            (stops, self.streaming, "decoder", self._decoding),
+            (frames, self.door, "frames", self._framing),
+            (leaving, self.door, "leaving", lambda part, _: part),
+            (admit, self.door, "admit", partial(self._admitting, limit)),
+        )
         with ExitStack() as stack:
-            if stops is not None:
-                stack.enter_context(replaced(self.streaming, "decoder", partial(self._decoding, stops)))
-            if frames is not None:
-                stack.enter_context(replaced(self.door, "frames", partial(self._framing, frames)))
-            if leaving is not None:
-                stack.enter_context(replaced(self.door, "leaving", lambda _: leaving))
-            if admit is not None:
-                stack.enter_context(replaced(self.door, "admit", partial(self._admitting, admit, limit)))
+            for part, owner, name, wrapper in places:
+                if part is not None:
+                    stack.enter_context(replaced(owner, name, partial(wrapper, part)))
             self._running = RunningServer(app, drain=0)
             self._parts = stack.pop_all()
         self.url = self._running.url
@@ -173,7 +174,7 @@ class Server(AbstractContextManager["Server"]):
         async for _, (text, _, completion) in pieces:
             yield text, completion
 
-    def _admitting(self, admit: Admit, limit: int, _: Callable) -> Callable:
+    def _admitting(self, limit: int, admit: Admit, _: Callable) -> Callable:
         def decide(asked: int) -> None:
             unfinished = self.streaming.num_unfinished
             if (status := admit(unfinished, asked, limit)) != 200:
@@ -245,8 +246,9 @@ class Chat:
         self._messages: list[dict[str, str]] = []  # of this conversation, as the server is sent them
         self._told: list[str] = []  # all that was said, in HTML
         self.said = HTML()
-        line = {"placeholder": "Write here, and press Enter", "continuous_update": False}
-        self.line = Text(**line, layout={"width": "30em"})
+        self.line = Text(
+            placeholder="Write here, and press Enter", continuous_update=False, layout={"width": "30em"}
+        )
         self.box = VBox([self.said, self.line])
         self.line.observe(lambda change: self.say(change["new"]), "value")  # Enter, or the line is left
 
@@ -288,12 +290,9 @@ class Chat:
 
 def told(who: str, text: str, note: str = "") -> str:
     """What somebody said, in HTML, with a line about it in a paler ink."""
-    indent = 0 if who == "you" else 2
-    said = f'<div style="white-space: pre-wrap; line-height: 1.4; margin: 6px 0 0 {indent}em">'
-    said += f"<b>{who}</b> {escape(text)}</div>"
-    return said + (
-        f'<div style="margin-left: {indent}em; opacity: 0.65">{escape(note)}</div>' if note else ""
-    )
+    indent = f"margin-left: {0 if who == 'you' else 2}em"
+    said = f'<div style="white-space: pre-wrap; margin-top: 6px; {indent}"><b>{who}</b> {escape(text)}</div>'
+    return f'{said}<div style="opacity: 0.65; {indent}">{escape(note)}</div>'
 
 
 def chat(server: Server) -> None:

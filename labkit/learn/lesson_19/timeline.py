@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle, islice
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -219,8 +220,8 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
     params = SamplingParams(num_tokens, stop_on_eos=False)
     with StreamingServer(engine, tokenize_workers=1) as server:
 
-        async def texts(number: int) -> AsyncIterator[str | None]:
-            async for chunk in server.submit_async(TEXTS[number % len(TEXTS)], params):
+        async def texts(prompt: str) -> AsyncIterator[str | None]:
+            async for chunk in server.submit_async(prompt, params):
                 yield chunk.text
 
         return _run(texts, num_clients, num_tokens)
@@ -229,34 +230,33 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
 def over_http(engine: InferenceEngine, num_clients: int, num_tokens: int, **parts: Any) -> Run:
     """Clients are tasks of an event loop, and read streams of the openai client."""
     with Server(engine, limit=num_clients, **parts) as server:
-
-        async def texts(number: int) -> AsyncIterator[str | None]:
-            async for chunk in await create(**asked(TEXTS[number % len(TEXTS)], num_tokens), stream=True):
-                yield chunk.choices[0].delta.content
-
         # One object for all: it has a connection for each, and takes longer to make than an answer does.
         create = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none").chat.completions.create
+
+        async def texts(prompt: str) -> AsyncIterator[str | None]:
+            async for chunk in await create(**asked(prompt, num_tokens), stream=True):
+                yield chunk.choices[0].delta.content
+
         return _run(texts, num_clients, num_tokens)
 
 
-def _run(texts: Callable[[int], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
+def _run(texts: Callable[[str], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
     """All clients at once, after one that warms up, on an event loop of a thread: a notebook's own one runs
     the cell."""
 
-    async def client(number: int) -> float:
-        began, first = now(), 0.0
-        async for text in texts(number):
-            first = first or (now() - began if text else 0.0)
-        return first
+    async def seconds_to_text(prompt: str) -> float:
+        began = now()
+        arrived = [now() - began async for text in texts(prompt) if text]
+        return arrived[0]
 
     async def all_of_them() -> Run:
-        await client(0)
+        await seconds_to_text(TEXTS[0])
         began = now()
-        firsts = await asyncio.gather(*map(client, range(num_clients)))
+        firsts = await asyncio.gather(*map(seconds_to_text, islice(cycle(TEXTS), num_clients)))
         return Run(num_clients * num_tokens / (now() - began), tuple(firsts))
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(all_of_them())).result()
+        return thread.submit(asyncio.run, all_of_them()).result()
 
 
 def cost_table(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
@@ -269,9 +269,3 @@ def cost_table(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
             "ms to the first text, median": round(1e3 * median(best.firsts), 1),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def share_kept(runs: Mapping[str, Sequence[Run]], of: str, beside: str) -> float:
-    """Percent of one way's best rate that another's has."""
-    best = {name: max(run.rate for run in runs[name]) for name in (of, beside)}
-    return 100 * best[of] / best[beside]
