@@ -32,19 +32,15 @@ Asks = Sequence[tuple[Sequence[int], int]]
 
 @dataclass
 class Step:
-    """One call of `step`: the rows that it sent through the layers, and who got a token.
+    """One call of `step`: the rows that it sent through the layers, and the ids of requests that did this or
+    that in it."""
 
-    prompt_rows: of prompts, pads among them. pads: of those. decode_rows: of running requests. ran: ids of
-    those who ran before it. got: ids of those who got a token. prompts: ids of those whose prompt tokens were
-    computed (rung 13), or were by its end (below).
-    """
-
-    prompt_rows: int = 0
+    prompt_rows: int = 0  # pads among them
     pads: int = 0
     decode_rows: int = 0
-    ran: frozenset[int] = frozenset()
-    got: frozenset[int] = frozenset()
-    prompts: frozenset[int] = frozenset()
+    ran: frozenset[int] = frozenset()  # before it
+    got: frozenset[int] = frozenset()  # a token
+    prompts: frozenset[int] = frozenset()  # had prompt tokens computed (rung 13), or all by its end (below)
 
     @property
     def rows(self) -> int:
@@ -170,11 +166,6 @@ def ragged_load(model: LanguageModel, num_requests: int, max_new_tokens: int) ->
     alike = LoadRequest((1,), SamplingParams(max_new_tokens, stop_on_eos=False))
     requests = make_load("ragged", Asked((alike,) * num_requests, model.config))
     return [(request.prompt, request.params.max_new_tokens) for request in requests]
-
-
-def equal_load(num_requests: int, prompt_len: int, max_new_tokens: int) -> Asks:
-    """Requests that are alike."""
-    return [([1 + i % 90 for i in range(prompt_len)], max_new_tokens)] * num_requests
 
 
 def table(served: Mapping[str, Served]) -> pd.DataFrame:
