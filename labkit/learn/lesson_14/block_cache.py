@@ -88,13 +88,6 @@ class BlockCache:
         self.kv_manager.free([entry.block_id])
         self.num_evicted += 1
 
-    def drop_all(self) -> bool:
-        """Take every entry out; whether there was one."""
-        entries = list(self)
-        for entry in entries:
-            self.drop(entry)
-        return bool(entries)
-
     # --- what the engine asks --------------------------------------------------------------------------
 
     def lookup(self, token_ids: Sequence[int]) -> BlockPrefix | None:
@@ -130,9 +123,12 @@ class BlockCache:
             if any(used.block_id in block_ids for used in chain_to(entry)):
                 self.drop(entry)
 
-    def clear(self) -> None:
-        """Drop every entry."""
-        self.drop_all()
+    def clear(self) -> bool:
+        """Drop every entry; whether there was one."""
+        entries = list(self)
+        for entry in entries:
+            self.drop(entry)
+        return bool(entries)
 
 
 # --- broken in one thing -------------------------------------------------------------------------------

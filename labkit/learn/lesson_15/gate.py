@@ -28,6 +28,7 @@ from labkit.learn.lesson_09.proofs import check_precision, device, drawn
 from labkit.learn.lesson_15.steps import MyAttention, launch_linear, with_mine
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
+from labkit.model.decoder_weights import split_heads
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.watch import record_accesses
@@ -137,7 +138,7 @@ GATE_HINT = "Of each pair that `rms_scaled` made, the first is the gate: silu(ga
 
 
 def products(is_gated: bool) -> Iterator[tuple[str, Tensor, RowStatistics, NormLinear]]:
-    """In words, random rows x [M, K], their statistics and a layer behind a norm, of the sizes in PRODUCTS."""
+    """In words, rows x [M, K], their statistics and a layer behind a norm, of the sizes in PRODUCTS."""
     for seed, (words, (M, K, N), size, mean, width) in enumerate(PRODUCTS):
         x, weight = drawn(M, K, seed=seed) * size + mean, drawn(N, K, seed=100 + seed)
         where = f"with x [{M}, {K}], {words}, and a weight [{N}, {K}]"
@@ -350,3 +351,15 @@ def check_step(step: type) -> Report:
     trials = [partial(right_tokens, step), is_mine]
     proof = "an engine of rung 14 with your kernels makes transformers' tokens of two small Llamas."
     return noted(proven("step", trials, proof), "15", "latency", step)
+
+
+class DealtOut(LanedDeviceStep):
+    """Query head h reads head h % G of the keys, and not head h // (H / G)."""
+
+    def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
+        config = self.network.config
+        query, key, value = split_heads(qkv, config.num_heads, config.num_kv_heads)
+        G, transform = key.shape[1], self.layers[layer_idx].transform
+        dealt = query.unflatten(1, (-1, G)).transpose(1, 2).flatten(1, 2)  # each head beside its key's others
+        out = self.attention.attend_heads(layer_idx, dealt, key, value, transform)
+        return out.unflatten(1, (G, -1)).transpose(1, 2).flatten(1)

@@ -1,4 +1,4 @@
-"""Lesson 17: what the reader's parts must hold, in random draws and in a running engine; and parts that do not.
+"""Lesson 17: what the reader's parts must hold, in random draws and in a running engine; and wrong parts.
 
 B requests, W tokens of a text at most, K drafts at most.
 """

@@ -65,12 +65,11 @@ class Pair:
         except BaseException:
             self.close()
             raise
-        if answer is None or not answer["is_alive"]:
-            self.close()
         if answer is None:
-            return Report(
-                False, f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
-            )
+            late = f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
+            answer = {"ok": False, "text": late, "is_alive": False}
+        if not answer["is_alive"]:
+            self.close()
         return Report(answer["ok"], answer["text"])
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:

@@ -5,10 +5,9 @@ from functools import cache
 
 import pandas as pd
 
-from labkit.bench.gains import SUMS_PER_LAYER, Gain, all_gains, by_model
+from labkit.bench.gains import SUMS_PER_LAYER, Gain, all_gains, gains_table
 from labkit.bench.limit import decode_limit, on_paper
 from labkit.results import load, load_all
-from labkit.show import draw_gains
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-xl", "llama-3.2-1b", "llama-3.1-8b")
 RECORD = "ranks_8b_2_h100"  # of an H100: what it reads per second is taken from this
@@ -73,28 +72,10 @@ def measured() -> list[Gain]:
 
 def measured_table(gains: Sequence[Gain]) -> pd.DataFrame:
     """A row per gain: measured, and on paper with the price that a sum had there."""
-    rows = []
-    for gain in gains:
-        if gain.bandwidths is None or gain.sum_us is None:
-            continue
-        paper = gain_on_paper(gain.name, gain.gpus, gain.sum_us, gain.requests, gain.read_bandwidth)
-        one, cut = (f"{each / 1e9:,.0f}" for each in gain.bandwidths)
-        rows.append(
-            {
-                "model": gain.name,
-                "GPUs": gain.kind,
-                "requests": f"{gain.requests}",
-                "a sum (µs)": f"{gain.sum_us:.1f}",
-                "× on paper": f"{paper:.2f}",
-                "× measured": f"{gain.comparison.speedup:.2f} {gain.comparison.interval}",
-                "verdict": gain.comparison.verdict,
-                "× by NCCL": f"{gain.by_nccl.speedup:.2f}",
-                "GB/s of each GPU": f"{one} → {cut}",
-            }
-        )
-    return pd.DataFrame(rows).set_index("model")
-
-
-def draw_measured(gains: Sequence[Gain]) -> None:
-    """Draw all gains."""
-    draw_gains(by_model(gains))
+    known = [gain for gain in gains if gain.sum_us is not None]
+    table = gains_table(known).drop(columns=["tokens/s, one", "tokens/s, cut"])
+    paper = [gain_on_paper(g.name, g.gpus, g.sum_us, g.requests, g.read_bandwidth) for g in known]
+    table["GPUs"] = [gain.kind for gain in known]
+    table.insert(2, "a sum (µs)", table.pop("a sum (µs)"))
+    table.insert(3, "× on paper", [f"{times:.2f}" for times in paper])
+    return table.rename(columns={"×": "× measured"})

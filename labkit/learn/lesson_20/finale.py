@@ -12,7 +12,7 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import FINISHED, LADDER, Rung
 from labkit.learn.assembly import Assembly
-from labkit.learn.lesson_14.texts import behind_system, questions
+from labkit.learn.lesson_14.counts import behind_system, questions
 from labkit.model import LanguageModel
 from labkit.results import Comparison
 from labkit.results.runs import Run
