@@ -15,7 +15,7 @@ from labkit.learn.assembly import Assembly
 from labkit.learn.gates import Gate, Report
 from labkit.learn.kept import kept
 from labkit.learn.lesson_15.gate import check_step
-from labkit.learn.lesson_20.gate import check_model
+from labkit.learn.lesson_20.int8 import check_model
 from labkit.learn.lessons import GATES
 from labkit.learn.measured import YOURS
 from labkit.learn.progress import LessonProgress

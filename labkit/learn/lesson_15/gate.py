@@ -74,10 +74,11 @@ def right_tokens(step: Part) -> None:
         engine.check_integrity()
         for prompt, each, wanted in zip(PROMPTS, done, right, strict=True):
             if each.token_ids != wanted:
+                ended = f" ({each.error})" if each.error else ""
                 raise BrokenContract(
                     f"tokens are transformers': of a Llama with {config.num_heads} heads over "
-                    f"{config.num_kv_heads}, after {list(prompt)} come "
-                    f"{each.error or list(each.token_ids)}, expected {list(wanted)}."
+                    f"{config.num_kv_heads}, after {list(prompt)} come {list(each.token_ids)}{ended}, "
+                    f"expected {list(wanted)}."
                 )
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -29,21 +29,16 @@ PROMPTS = ("To be, or not", "ROMEO:\nGood night", "O gentle Romeo, if thou")
 NUM_TOKENS = 24  # of each text
 
 
-@dataclass(frozen=True)
-class Patient:
-    """An engine of a rung, or so it says: one of its parts breaks a contract.
+class Patient(NamedTuple):
+    """An engine of a rung, or so it says: one of its parts breaks a contract."""
 
-    All patients run on the CPU, so that they have the same symptoms everywhere.
-    """
-
-    name: str
     rung: Rung
     parts: Mapping[str, Part]
 
     def engine(
         self, model: LanguageModel, block_size: int = 64, prefix_cache: bool = False
     ) -> InferenceEngine:
-        """The patient in float32, with this cache."""
+        """The patient in float32, with this cache; on a CPU, so that symptoms are the same everywhere."""
         cache = CacheConfig(block_size=block_size, prefix_cache=prefix_cache)
         return InferenceEngine(
             model, self.rung.options, device="cpu", dtype=torch.float32, parts=self.parts, cache=cache
@@ -106,11 +101,10 @@ def _failing_step(engine: InferenceEngine) -> Sequence[StepOutput]:
 def cards(model: LanguageModel) -> pd.DataFrame:
     """The host's cost cards of a steady step: of each patient, behind a healthy engine of its rung."""
     columns = {}
-    for patient in PATIENTS.values():
-        healthy = Patient(f"rung {patient.rung.number}", patient.rung, {})
-        for who in (healthy, patient):
-            card = cost_card(who.engine(model), steady_prompts(8, (20, 23)))
-            columns[who.name] = card.column()
+    for name, patient in PATIENTS.items():
+        healthy = Patient(patient.rung, {})
+        for title, engine in ((f"rung {patient.rung.number}", healthy.engine), (name, patient.engine)):
+            columns[title] = cost_card(engine(model), steady_prompts(8, (20, 23))).column()
     table = pd.DataFrame(columns)
     return table[[not row.startswith("GPU") for row in table.index]]  # recorded, of the healthy
 
@@ -124,10 +118,10 @@ def host_times(rounds: int = 4) -> dict[str, Comparison]:
         return min(time_host_steps(engine, 12).step_seconds)
 
     found = {}
-    for patient in PATIENTS.values():
+    for name, patient in PATIENTS.items():
         measures = [partial(timed, patient.rung, parts) for parts in ({}, patient.parts)]
         healthy, sick = (tuple(runs) for runs in in_turn(measures, rounds))
-        found[patient.name] = Comparison(f"rung {patient.rung.number}", patient.name, healthy, sick, {}, {})
+        found[name] = Comparison(f"rung {patient.rung.number}", name, healthy, sick, {}, {})
     return found
 
 
@@ -173,10 +167,7 @@ class _SlotsC(DeviceSlots):
 
 
 PATIENTS = {
-    patient.name: patient
-    for patient in (
-        Patient("A", LADDER["05"], {"block_tables": _TablesA}),
-        Patient("B", LADDER["10"], {"layer_tables": _ManagerB}),
-        Patient("C", LADDER["07"], {"block_tables": _SlotsC}),
-    )
+    "A": Patient(LADDER["05"], {"block_tables": _TablesA}),
+    "B": Patient(LADDER["10"], {"layer_tables": _ManagerB}),
+    "C": Patient(LADDER["07"], {"block_tables": _SlotsC}),
 }

@@ -36,7 +36,7 @@ MISTAKES = [
     (GROUP, STEPS[GROUP].pieces[2], "        acc = acc * correction[:, None]", "neighbouring query heads"),
     (ROTATION, "cos_ptr + angle, mask=d < D, other=0.0", "cos_ptr + angle", "read at offset 5 of cos_ptr"),
     (STEP, "for lane in lanes]", "for lane in lanes[:1]] + lanes[1:]", "group_kernel not among them"),
-    (STEP, "rms_linear_kernel, gated", "gated_linear_kernel, gated", "are not finite numbers, expected [27"),
+    (STEP, "rms_linear_kernel, gated", "gated_linear_kernel, gated", "not finite numbers), expected [103"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)

@@ -41,7 +41,7 @@ MISTAKES = [
      "sum(is_right[:, : j + 1].all(dim=1).long() for j in range(drafts.shape[1]))", ""),
     (TAKE_BACK, "num_cached + num_made", "num_cached + num_made - 1", "has been in no row yet"),
     (TAKE_BACK, "-(-length // block_size)", "length // block_size + 1", "one that is full needs no other"),
-    (TAKE_BACK, "-(-length // block_size)", "length // block_size", "A block with a token that stays is kept"),
+    (TAKE_BACK, "-(-length // block_size)", "length // block_size", "with a token that stays is kept"),
     (BALANCE, "self.saved < 0.5", "self.saved < -9", "stops drafting"),
     (BALANCE, "self.pause *= 2", "pass", "expected (1.0, 32, "),
     (BALANCE, "num_tokens + self.pause", "self.pause", "the account holds what drafts brought and cost"),
