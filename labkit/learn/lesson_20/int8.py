@@ -269,7 +269,8 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
         check_schedules(make_layer, parts)
         found.append(
             f"{held:.2f} bytes per weight; logits are off by {100 * max(off.values()):.1f} % of their "
-            f"spread; {num_same} of {len(TEXTS)} greedy texts are those of float32; {len(SEEDS)} random schedules."
+            f"spread; {num_same} of {len(TEXTS)} greedy texts are those of float32; {len(SEEDS)} random "
+            "schedules."
         )
 
     report = proven("model", [partial(check_layers, make_layer), trial], "")
