@@ -97,7 +97,7 @@ UNFILLED = {
         "There is no draft at all.",
         "the token after the last kept draft is kept, too",
         "the step's first row and all kept drafts stay in the cache",
-        "a request whose drafts fail stops drafting",
+        "the account holds what drafts brought and cost",
     ],
     "18": [
         "of 2 heads, the ranks have 2 and 2",

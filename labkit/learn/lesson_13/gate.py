@@ -1,8 +1,7 @@
 """Lesson 13: prompts in chunks without pads, beside the decode steps, with the padded batch's tokens; and
 attention in equal shares."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, zip_longest
 from random import Random
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine import CacheConfig
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain
@@ -20,10 +19,8 @@ from labkit.learn.answers import plain
 from labkit.learn.exercise import NUM_DRAWN, BrokenContract, Exercise, answer_of
 from labkit.learn.gates.gate import Build, Gate, Report, proven, small_model
 from labkit.learn.gates.resident import MIXED
-from labkit.learn.gates.schedule import Invariant
 from labkit.learn.lesson_13.chunks import InRows
 from labkit.learn.steps import check_calls, noted
-from labkit.watch.replaced import replaced
 
 BUDGETS = {"prefill_max_tokens": 7, "prefill_chunk_tokens": 4}  # so that most prompts go on in a next chunk
 
@@ -109,17 +106,9 @@ def chunks_are_right(build: Build) -> None:
         checked_chunk(engine.prefill.make_chunk, *case)
 
 
-@contextmanager
-def chunks_proven(engine: InferenceEngine) -> Iterator[tuple[Invariant, ...]]:
-    """Inside the block, every chunk that the engine asks for is proven."""
-    with replaced(engine.prefill, "make_chunk", lambda inner: partial(checked_chunk, inner)):
-        yield ()
-
-
 GATE = Gate(
     ("batching",),
     LADDER["12"].options,
-    watches=(chunks_proven,),
     samplings=MIXED,
     trials=(chunks_are_right,),
     prompt_budgets=BUDGETS,

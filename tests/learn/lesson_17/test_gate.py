@@ -42,7 +42,7 @@ MISTAKES = [
     (TAKE_BACK, "num_cached + num_made", "num_cached + num_made - 1", "has been in no row yet"),
     (TAKE_BACK, "-(-length // block_size)", "length // block_size + 1", "one that is full needs no other"),
     (TAKE_BACK, "-(-length // block_size)", "length // block_size", "with a token that stays is kept"),
-    (BALANCE, "self.saved < 0.5", "self.saved < -9", "stops drafting"),
+    (BALANCE, "self.saved < 0.5", "self.saved < -9", "expected (1.0, 32, 19)"),
     (BALANCE, "self.pause *= 2", "pass", "expected (1.0, 32, "),
     (BALANCE, "num_tokens + self.pause", "self.pause", "the account holds what drafts brought and cost"),
     (BALANCE, "- 0.5, 4.0)", ", 4.0) - 0.5", "are (3.5, 16, 0), expected (4.0, 16, 0)"),
