@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import pandas as pd
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -166,19 +165,6 @@ def ragged_load(model: LanguageModel, num_requests: int, max_new_tokens: int) ->
     alike = LoadRequest((1,), SamplingParams(max_new_tokens, stop_on_eos=False))
     requests = make_load("ragged", Asked((alike,) * num_requests, model.config))
     return [(request.prompt, request.params.max_new_tokens) for request in requests]
-
-
-def table(served: Mapping[str, Served]) -> pd.DataFrame:
-    """A column per engine: what its steps computed, and who waited."""
-    rows = {
-        "steps": lambda s: len(s.steps),
-        "rows of prompts": lambda s: s.prompt_rows,
-        "of these pads": lambda s: s.pads,
-        "steps with prompt tokens": lambda s: s.num_joins,
-        "steps in which no running request got a token": lambda s: s.num_stalled,
-        "longest wait between two tokens (rows)": lambda s: s.longest_wait,
-    }
-    return pd.DataFrame({name: {row: of(run) for row, of in rows.items()} for name, run in served.items()})
 
 
 # --- what a join costs ---------------------------------------------------------------------------------
