@@ -35,13 +35,6 @@ def break_even(price: float, num_drafts: int = MOST_DRAFTS) -> float:
     return bisect_left(range(10**9), price, key=lambda n: tokens_a_step(1e-9 * n, num_drafts)) / 10**9
 
 
-def paper_curves() -> dict[str, dict[float, float]]:
-    """By how many drafts a step has: tokens a step for each chance."""
-    chances = [i / 50 for i in range(51)]
-    counts = {"7 drafts": 7, "3 drafts": 3, "1 draft": 1}
-    return {name: {p: tokens_a_step(p, count) for p in chances} for name, count in counts.items()}
-
-
 # --- a step that one can read ---------------------------------------------------------------------------
 
 

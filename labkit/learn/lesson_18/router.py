@@ -2,12 +2,10 @@
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
-
-import pandas as pd
 
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
@@ -167,11 +165,3 @@ def served(load: Load, order: Order) -> dict[str, str]:
         "p99 (ms)": f"{sorted(waits)[int(0.99 * len(waits))]:,.0f}",
         "most requests on a replica": f"{longest}",
     }
-
-
-def table(orders: Mapping[str, Order]) -> pd.DataFrame:
-    """A row per load and order."""
-    rows = {
-        (name, word): served(load, order) for name, load in LOADS.items() for word, order in orders.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["load", "order"])

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle, islice
-from statistics import median
 from typing import Any, NamedTuple
 
 import openai
@@ -18,13 +17,11 @@ import torch
 from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.learn.lesson_19.parts import Server, asked
-from labkit.learn.variants import Variants
 from labkit.show import Stretch
 from labkit.watch.replaced import noting, replaced
 
 # --- one request on one clock --------------------------------------------------------------------------
 
-ON_A_GPU = Variants("one_request_on_a_gpu")
 now = time.perf_counter
 
 
@@ -54,12 +51,6 @@ class DeviceClock:
             return moment
         moment.synchronize()
         return self._zero_at + 1e-3 * self._zero.elapsed_time(moment)
-
-
-def on_a_gpu() -> list[Stretch]:
-    """What is drawn of a request that a GPU served, from a file under data/."""
-    samples = ON_A_GPU.part("request").samples
-    return [Stretch(s.lane, s.work, s.start_ms, s.end_ms) for s in samples]
 
 
 @dataclass
@@ -257,15 +248,3 @@ def _run(texts: Callable[[str], AsyncIterator[str | None]], num_clients: int, nu
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, all_of_them()).result()
-
-
-def cost_table(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
-    """A row per way to ask: its best run."""
-    rows = {}
-    for name, made in runs.items():
-        best = max(made, key=lambda run: run.rate)
-        rows[name] = {
-            "tokens per second": round(best.rate),
-            "ms to the first text, median": round(1e3 * median(best.firsts), 1),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")

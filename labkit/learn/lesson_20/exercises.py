@@ -5,11 +5,8 @@ from inspect import signature
 from random import Random
 from typing import Any
 
-from labkit.bench.limit import on_paper, step_limit
 from labkit.checks import shown
 from labkit.learn.exercise import BrokenContract, Exercise, answer_of
-from labkit.results import TracedStep
-from labkit.results.kernels import ATTENTION, HEAD, LAYERS
 
 # --- which contract each of the three sick engines breaks ----------------------------------------------
 
@@ -134,15 +131,3 @@ NEXT_RUNG = Exercise(
     contract="Find the part that lies furthest above its floor, in microseconds (a part without a floor "
     "lies above 0). The factor is the whole step over the step without that distance.",
 )
-
-
-# --- the parts of a recorded step, and how far each is from the least that it can take -----------------
-
-
-def step_floors(step: TracedStep, bandwidth: float) -> dict[str, float]:
-    """Microseconds that the bytes of each part of a step take at this bandwidth, in bytes per second; their
-    sum is the limit of the step."""
-    gpt2, limit = on_paper(), step_limit(step.batch_size, step.context_len, bandwidth)
-    head = gpt2.lm_head.weight.numel() * gpt2.wte.weight.element_size()
-    num_bytes = {ATTENTION: limit.kv_bytes, LAYERS: limit.weight_bytes - head, HEAD: head}
-    return {part: 1e6 * n / bandwidth for part, n in num_bytes.items()}

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.bench import Workload, dense_tokens, in_turn
-from labkit.bench.limit import decode_weight_bytes, on_paper
+from labkit.bench.limit import decode_weight_bytes
 from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import LADDER
-from labkit.learn.assembly import Assembly
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import (
     NUM_MOVES,
@@ -85,14 +84,6 @@ def int8_model(model: LanguageModel, make_layer: MakeLayer) -> LanguageModel:
     """The model with layers of `make_layer` for its matrices, under a name of its own."""
     name = f"{model.name} with weights in 8 bits"
     return LanguageModel(name, Int8Network(model.network, make_layer), model.tokenizer)
-
-
-def parts_below(mine: Assembly) -> dict[str, Part]:
-    """The reader's parts that an engine of OPTIONS is built from.
-
-    Without those for other layers, and without `launch`: on a CPU, where this is proven, it only costs time.
-    """
-    return mine.without("layer_kernels", "launch").parts_on(RUNG.number)
 
 
 # --- the package's way ------------------------------------------------------------------------------------
@@ -322,16 +313,6 @@ def engine_of(model: LanguageModel, parts: Mapping[str, Part], **settings: Any) 
 
 
 # --- what it costs ----------------------------------------------------------------------------------------
-
-
-def int8_on_paper() -> Network:
-    """GPT-2 with its matrices in 8 bits, which has sizes and no numbers."""
-    return Int8Network(on_paper("gpt2"), Int8Linear)
-
-
-def megabytes(model: LanguageModel) -> float:
-    """Megabytes of weights that a decode step of the model reads."""
-    return 1e-6 * decode_weight_bytes(model.network)
 
 
 def compare_models(
