@@ -50,22 +50,6 @@ def behind_system(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int,
     return [(*system, *tokenizer.encode(question)) for question in asked]
 
 
-def behind_the_hour(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
-    """The prompts of `behind_system`, each with the time of its request in front."""
-    prompts = enumerate(behind_system(tokenizer, asked))
-    return [(*tokenizer.encode(hour(minute)), *prompt) for minute, prompt in prompts]
-
-
-def before_the_question(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
-    """The same with the time behind the system prompt."""
-    return behind_system(tokenizer, [hour(minute) + question for minute, question in enumerate(asked)])
-
-
-def hour(minute: int) -> str:
-    """The time of a request that came so many minutes after nine."""
-    return f"It is {9 + minute // 60} of the clock and {minute % 60}. "
-
-
 # --- a cache of blocks alone, without a model ----------------------------------------------------------
 
 Part = Callable[[KVBlockManager], Prefixes]

@@ -54,18 +54,12 @@ def tile_for(N: int, K: int) -> dict[str, int]:
 
 
 def launch_linear(
-    kernel: Any,
-    x: Tensor,
-    statistics: RowStatistics,
-    layer: NormLinear,
-    gelu: bool = False,
-    *,
-    prefetch: bool = False,
+    kernel: Any, x: Tensor, statistics: RowStatistics, layer: NormLinear, *_: Any, **__: Any
 ) -> Tensor:
     """A norm and the linear layer behind it by the reader's kernel, and a gate if the layer has one.
 
-    Takes what a step's `norm_linear` takes, of layers without a bias; the kernel prefetches nothing. Raises
-    TritonUnavailableError where no kernel runs.
+    Takes what a step's `norm_linear` takes, of layers without a bias or a GELU; the kernel prefetches nothing.
+    Raises TritonUnavailableError where no kernel runs.
     """
     require_triton()
     (M, K), N = x.shape, len(layer.weight)
@@ -214,11 +208,11 @@ class ReadersNormLinear:
     gated: Any
 
     def __call__(
-        self, x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False, **how: Any
+        self, x: Tensor, statistics: RowStatistics, layer: NormLinear, *gelu: Any, **how: Any
     ) -> Tensor:
         kernel = self.gated if layer.is_gated else self.plain
         run = self.package if kernel is None else partial(launch_linear, kernel)
-        return run(x, statistics, layer, gelu, **how)
+        return run(x, statistics, layer, *gelu, **how)
 
 
 def with_mine(

@@ -11,7 +11,6 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import openai
-import pandas as pd
 import torch
 
 from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
@@ -84,21 +83,6 @@ class Marks:
             Stretch(lane, work, 1e3 * (start - self.began), 1e3 * (end - self.began))
             for lane, work, start, end in found
         ]
-
-    def table(self) -> pd.DataFrame:
-        """Milliseconds of each stage up to the client's first text, and of a token after it."""
-        timing, first_text = self.timing, self.received[1]  # the first frame says who speaks
-        stages = {
-            "the client connects and sends": self.entered - self.began,
-            "the body is read": self.body_read - self.entered,
-            "JSON and parameters are checked": self.checked - self.body_read,
-            "text becomes tokens": timing.arrived - self.checked,
-            "the request waits in the queue": timing.admitted - timing.arrived,
-            "the prompt is computed": timing.tokens[0] - timing.admitted,
-            "the first text reaches the client": first_text - timing.tokens[0],
-            "each token after it": (self.received[-1] - first_text) / (len(timing.tokens) - 1),
-        }
-        return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})
 
 
 def clocked(app: Callable, marks: Marks) -> Callable:
