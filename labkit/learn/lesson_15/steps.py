@@ -58,8 +58,8 @@ def launch_linear(
 ) -> Tensor:
     """A norm and the linear layer behind it by the reader's kernel, and a gate if the layer has one.
 
-    Takes what a step's `norm_linear` takes, of layers without a bias or a GELU; the kernel prefetches nothing.
-    Raises TritonUnavailableError where no kernel runs.
+    Takes what a step's `norm_linear` takes, of layers without bias and GELU, and prefetches nothing. Raises
+    TritonUnavailableError where no kernel runs.
     """
     require_triton()
     (M, K), N = x.shape, len(layer.weight)

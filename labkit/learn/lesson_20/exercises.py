@@ -109,17 +109,16 @@ def next_rung(parts: dict[str, float], floors: dict[str, float]) -> tuple[str | 
 
 def draw_parts(rng: Random) -> dict[str, dict[str, float]]:
     """Draw arguments of `next_rung`: parts above their floors, at them and below, and without any; one gap is
-    the widest."""
+    the widest, if there is one."""
     names = rng.sample(["attention", "matrices", "head", "sampling", "idle", "other"], rng.randint(2, 6))
-    gaps = rng.sample([0, 1, 2.5, 4, 7, 12, 20, 33], len(names))
-    if rng.random() < 0.2:
-        gaps = [0] * len(names)
+    gaps = rng.sample([-50, -2, 0, 1, 2.5, 4, 7, 12, 20, 33], len(names))
+    most = rng.choice([0, 33, 33, 33, 33])
     parts, floors = {}, {}
     for name, gap in zip(names, gaps, strict=True):
-        floor = rng.choice([0, rng.randint(1, 9), rng.randint(10, 300)]) if gap else rng.randint(1, 300)
-        parts[name] = floor + gap if gap else max(1, floor - rng.choice([0, 0, 2, 50]))
-        if floor:
-            floors[name] = floor
+        gap = min(gap, most)
+        if gap <= 0 or rng.random() < 0.7:
+            floors[name] = rng.randint(60, 300)
+        parts[name] = floors.get(name, 0) + gap
     if not floors:  # something of a step must stay
         parts["weights"], floors["weights"] = 40, 40
     return {"parts": parts, "floors": floors}

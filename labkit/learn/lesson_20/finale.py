@@ -8,7 +8,7 @@ from statistics import median
 import torch
 
 from labkit.bench import Request, Workload, host_engine, in_turn, time_host_steps
-from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import FINISHED, LADDER, Rung
 from labkit.learn.assembly import Assembly
@@ -116,6 +116,14 @@ def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, 
     return mine.without(*unseen).parts_on(number)
 
 
+def fastest_step(
+    number: str, parts: Mapping[str, Part], device: torch.device | str, batch_size: int = 64
+) -> float:
+    """Seconds of the fastest step of a fresh engine of a rung with these parts, its model taken out."""
+    engine = host_engine(LADDER[number].options, batch_size, device, parts)
+    return min(time_host_steps(engine, 12).step_seconds)
+
+
 def measure_staircase(
     mine: Assembly, device: torch.device, batch_size: int = 64, rounds: int = 4
 ) -> Staircase:
@@ -127,11 +135,8 @@ def measure_staircase(
     package: dict[str, dict[str, Part]] = {number: {} for number, rung in LADDER.items() if rung.is_exact}
     yours = {number: parts for number in package if (parts := timed_parts(mine, number, device))}
 
-    def timed(number: str, parts: dict[str, Part]) -> float:
-        engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
-        return min(time_host_steps(engine, 12).step_seconds)
-
-    measures = [partial(timed, *engine) for engine in (*package.items(), *yours.items())]
+    engines = (*package.items(), *yours.items())
+    measures = [partial(fastest_step, number, parts, device, batch_size) for number, parts in engines]
     runs = in_turn(measures, rounds, warm_up=1)
     first, rest = runs[: len(package)], runs[len(package) :]
     return Staircase(batch_size, dict(zip(package, first, strict=True)), dict(zip(yours, rest, strict=True)))

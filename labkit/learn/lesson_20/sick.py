@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.bench import cost_card, host_engine, in_turn, time_host_steps, transformers_tokens
+from labkit.bench import cost_card, in_turn, transformers_tokens
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, StepOutput
 from labkit.engine.parts import Part
 from labkit.engine.request import Request
@@ -19,6 +19,7 @@ from labkit.errors import BrokenEngineError
 from labkit.kvcache import CachedBlockTables, KVBlockManager, OneTableBlockManager
 from labkit.kvcache.block_tables import RowHolder
 from labkit.ladder import LADDER, Rung
+from labkit.learn.lesson_20.finale import fastest_step
 from labkit.model import LanguageModel
 from labkit.results import Comparison
 from labkit.watch import PlantedError, planted_failure, steady_prompts
@@ -112,16 +113,12 @@ def cards(model: LanguageModel) -> pd.DataFrame:
 def host_times(rounds: int = 4) -> dict[str, Comparison]:
     """The host time of a step of each patient, compared with a healthy engine's of its rung; the model is
     taken out, the runs are made in turn, and the fastest step of each counts."""
-
-    def timed(rung: Rung, parts: Mapping[str, Part]) -> float:
-        engine = host_engine(rung.options, 64, "cpu", parts)
-        return min(time_host_steps(engine, 12).step_seconds)
-
     found = {}
     for name, patient in PATIENTS.items():
-        measures = [partial(timed, patient.rung, parts) for parts in ({}, patient.parts)]
+        number = patient.rung.number
+        measures = [partial(fastest_step, number, parts, "cpu") for parts in ({}, patient.parts)]
         healthy, sick = (tuple(runs) for runs in in_turn(measures, rounds))
-        found[name] = Comparison(f"rung {patient.rung.number}", name, healthy, sick, {}, {})
+        found[name] = Comparison(f"rung {number}", name, healthy, sick, {}, {})
     return found
 
 
