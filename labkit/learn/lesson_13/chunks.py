@@ -119,11 +119,8 @@ BLOCK_SIZE = 8
 def texts_by_hand(
     model: LanguageModel, make_chunk: MakeChunk, prompts: Sequence[str], max_tokens: int, num_new: int
 ) -> list[str]:
-    """How the model goes on with each prompt, computed in chunks of `max_tokens` tokens at most.
-
-    A wrong chunk is computed as it is, while the engine would refuse it. New tokens are the
-    likeliest; a new token of each prompt is a chunk, too.
-    """
+    """How the model goes on with each prompt, greedily, computed in chunks of `max_tokens` tokens at most: a
+    wrong one as it is, which the engine would refuse. A new token of each prompt is a chunk, too."""
     texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
     num_first, num_computed = [len(ids) for ids in texts], [0] * len(texts)
     compute = by_hand(model, len(texts), max(num_first) + max_tokens + num_new)

@@ -84,10 +84,8 @@ class Served:
 
 
 def serve(engine: InferenceEngine, asked: Asks, later: Mapping[int, Asks] | None = None) -> Served:
-    """Serve greedy requests, and others that come before a step of some number, and count each step.
-
-    On a GPU a graph may add rows that pad; they are not counted.
-    """
+    """Serve greedy requests, and others that come before a step of some number, and count each step; not the
+    rows that a graph on a GPU may pad it with."""
     steps: list[Step] = []
     running: frozenset[int] = frozenset()
     later = dict(later or {})
@@ -184,9 +182,8 @@ class Stores(OperatorMode):
 
 
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
-    """How often keys and values are stored when these requests join an empty engine together.
-
-    Operators of the padded prefill; of the packed one calls of its kernel, whose plain twin has several."""
+    """How often keys and values are stored when these requests join an empty engine together: by operators of
+    the padded prefill, or by calls of the packed one's kernel, whose plain twin has several."""
     add_all(engine, [(prompt, 1) for prompt, _ in asked])  # with one new token each: no decode step stores
     if isinstance(engine.prefill, PackedPrefill):
         attention = engine.prefill.chunk_step.device_step.attention

@@ -8,11 +8,8 @@ from labkit.kvcache.block_prefix_cache import ROOT_KEY, chain_to
 
 
 class BlockCache:
-    """Entries by key, each of which holds its block once, and what any cache of blocks does with them.
-
-    A subclass says what a block's key is, what is found of a text, what is kept of it, and what goes first.
-    What it does not say is as the package has it.
-    """
+    """Entries by key, each of which holds its block once, and what any cache of blocks does with them. A
+    subclass says what a block's key is, what is found and kept of a text, and what goes first."""
 
     watch_points = ("lookup", "insert", "evict_one")
 

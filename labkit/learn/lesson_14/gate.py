@@ -20,10 +20,8 @@ THIRD = tuple(range(60, 74))
 
 
 class PlayedCache:
-    """The cache of an engine in which nothing runs. Its texts are written by hand, all values zero.
-
-    block_key: in place of the cache's own.
-    """
+    """The cache of an engine in which nothing runs, with this `block_key` if one is given. Its texts are
+    written by hand, all values zero."""
 
     def __init__(self, build: Build, block_key: Callable | None = None) -> None:
         engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(BLOCK_SIZE, NUM_BLOCKS))

@@ -102,11 +102,8 @@ def report_on(step: str, kernel: Any, trial: Callable[[], None], **kernels: Any)
 def check_numbers(
     contract: str, where: str, made: Tensor, expected: Tensor, lookalikes: Mapping[str, Tensor], hint: str
 ) -> None:
-    """Raise BrokenContract for the first number that is not the expected one.
-
-    lookalikes: by a sentence, what a likely mistake makes; the sentence of one that was made is told, else
-    the hint.
-    """
+    """Raise BrokenContract for the first number that is not the expected one, with the hint, or with the
+    sentence of the likely mistake among `lookalikes` that makes these numbers."""
     wrong = (~torch.isclose(made.double(), expected.double(), **CLOSE)).nonzero().tolist()
     if wrong:
         place = tuple(wrong[0])

@@ -149,10 +149,8 @@ def attend_one(
 
 @dataclass(frozen=True)
 class MyAttention:
-    """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`.
-
-    per_group: whether there is a program per request and head of keys, else one per request and query head.
-    """
+    """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`. It has a
+    program per request and head of keys (per_group), or per request and query head."""
 
     kernel: Any
     per_group: bool

@@ -24,10 +24,8 @@ def break_even_megabytes(sum_us: float) -> float:
 def step_us(
     model: str, gpus: int, sum_us: float, requests: int = 1, read: float | None = None
 ) -> tuple[float, float]:
-    """Microseconds of a decode step on paper: to read its bytes on so many GPUs, and to make its sums.
-
-    read: bytes per second of a GPU; None: of an H100.
-    """
+    """Microseconds of a decode step on paper: to read its bytes on so many GPUs, and to make its sums. read:
+    bytes per second of a GPU; None: of an H100."""
     network = on_paper(model)
     reading = 1e6 * decode_limit(network, [CONTEXT] * requests, read or bandwidth()).seconds / gpus
     return reading, SUMS_PER_LAYER * network.config.num_layers * sum_us * (gpus > 1)

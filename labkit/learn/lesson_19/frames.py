@@ -53,10 +53,7 @@ def _completion(reason: str, error: str | None = None) -> Completion:
 
 
 def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> None:
-    """Raise BrokenContract unless an answer of these pieces has the right frames, each as soon as it may be.
-
-    end: one of ENDS.
-    """
+    """Raise BrokenContract unless an answer of these pieces, with one of ENDS, has its frames in time."""
     what = f"for an answer in pieces {texts} that {ENDS[end]}"
     sent: list[bytes] = []
     late: list[str] = []  # what was not sent yet when the piece after it was asked for

@@ -39,11 +39,8 @@ Admit = Callable[[int, int, int], int]
 
 
 class Reply:
-    """The bodies of one answer's frames, as OpenAI's types have them.
-
-    include_usage: whether the client asked for the number of tokens at the end. told: the last error of which
-    it was told.
-    """
+    """The bodies of one answer's frames, as OpenAI's types have them. include_usage: whether the client asked
+    for the number of tokens at the end. told: the last error of which it was told."""
 
     def __init__(self, include_usage: bool = False, form: ChatForm | None = None) -> None:
         self.include_usage, self.told = include_usage, None
@@ -84,11 +81,11 @@ class OwnDecoder:
 
 
 class Server(AbstractContextManager["Server"]):
-    """A server on a free port of this machine, over an engine in this process, with the reader's parts in it;
-    the package's where none is given. Close it, or use it in a `with` block.
+    """A server on a free port of this machine, over an engine in this process. Close it, or use it in a
+    `with` block.
 
-    stops, frames, leaving, admit: what steps 2 to 5 write. limit: unfinished answers at most. middleware: an
-    ASGI middleware with its arguments, around all of it.
+    stops, frames, leaving, admit: what steps 2 to 5 write; None: the package's. limit: unfinished answers at
+    most. middleware: an ASGI middleware with its arguments, around all of it.
     """
 
     def __init__(
@@ -123,10 +120,7 @@ class Server(AbstractContextManager["Server"]):
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def ask(self, text: str, max_tokens: int, **options: Any) -> Any:
-        """A request of the `openai` client for a greedy answer of so many tokens to `text`.
-
-        options: as its `create` takes them.
-        """
+        """A request of the `openai` client for a greedy answer of so many tokens, with its other options."""
         return self.client.chat.completions.create(**asked(text, max_tokens), **options)
 
     @property

@@ -52,10 +52,8 @@ MakeLayer = Callable[[nn.Linear], nn.Module]
 
 
 class Int8Network(Network):
-    """A network in which other layers have taken the place of its matrices: of each `nn.Linear`, and so of
-    the head, which is tied to the token table no more. Both tables stay as they are: a step reads few rows.
-
-    It has no `decoder_weights`, so an engine with fused layers refuses it.
+    """A network with other layers in the places of its matrices: of each `nn.Linear`, and so of the head,
+    which is tied to the token table no more. Without `decoder_weights`, no engine with fused layers takes it.
     """
 
     def __init__(self, network: Network, make_layer: MakeLayer) -> None:
@@ -322,10 +320,8 @@ def compare_models(
     names: tuple[str, str],
     parts: Mapping[str, Part],
 ) -> Comparison:
-    """Decode the same few requests on engines of OPTIONS with one model and with the other, in turn.
-
-    parts: the engines', by option, in place of the package's.
-    """
+    """Decode the same few requests on engines of OPTIONS with these parts, with one model and with the other,
+    in turn."""
     prompts = ((1, 2, 3),) * 4
     scheduler = SchedulerConfig(max_batch_size=len(prompts))
     works = [

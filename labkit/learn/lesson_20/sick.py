@@ -53,11 +53,8 @@ def visit(
     name: str, model: LanguageModel, share: bool = False, fail: bool = False, block_size: int = 64
 ) -> str:
     """Have a patient make three texts; say how many are transformers', and whether its blocks are accounted
-    for after each step.
-
-    share: all prompts are the same one, and the prefix cache is on. fail: every third step fails on its way,
-    and is made again. block_size: in tokens.
-    """
+    for after each step. share: all prompts are the same one, and the prefix cache is on. fail: every third
+    step fails on its way, and is made again."""
     prompts = [model.tokenizer.encode(prompt) for prompt in (PROMPTS[1:2] * 3 if share else PROMPTS)]
     engine = PATIENTS[name].engine(model, block_size, prefix_cache=share)
     params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
