@@ -17,13 +17,11 @@ pytestmark = pytest.mark.slow
 
 NOTEBOOK = ROOT / "notebooks" / "17_speculation.ipynb"
 DRAFTS, ACCEPTED, TAKE_BACK, BALANCE = range(4)
-MATCH, START = "(place < lens[:, None])", "start = torch.where(is_match, place, 0).amax(dim=1)"
+START = "start = torch.where(is_match, place, 0).amax(dim=1)"
 LATEST = "drafts are what follows the latest earlier place"
 MISTAKES = [
     (DRAFTS, START, "start = is_match.long().argmax(dim=1)", LATEST),
-    (DRAFTS, MATCH, "(place <= lens[:, None])", LATEST),
     (DRAFTS, " & (two == second)", "", LATEST),
-    (DRAFTS, " & (sources < lens[:, None])", "", LATEST),
     (DRAFTS, " & (j < limits[:, None])", "", "with a limit of 3"),
     (DRAFTS, "(start[:, None] > 0) & ", "", LATEST),
     (DRAFTS, " & (place >= 2)", "", "has two tokens before it"),
