@@ -12,7 +12,7 @@ import torch
 from labkit.engine import CacheConfig
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
-from labkit.kernels.attention_shares import MAX_SHARES, SharePlan, plan_shares_plain
+from labkit.kernels.attention_shares import SharePlan, plan_shares_plain
 from labkit.kernels.split_attention import num_splits
 from labkit.ladder import LADDER
 from labkit.learn.answers import plain
@@ -138,8 +138,7 @@ def at_once(num_rows: int) -> int:
 
 def as_many_each(pieces: Sequence[int], most: int) -> list[int]:
     """The rung below: every row has as many programs as every other, however long it is."""
-    splits = min(MAX_SHARES, max(1, most // len(pieces)), max(1, *pieces))
-    return [splits] * len(pieces)
+    return [most // len(pieces)] * len(pieces)
 
 
 def of_rung_12(lengths: Sequence[int]) -> list[int]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from statistics import median
+from statistics import median, median_low
 
 import torch
 
@@ -108,7 +108,7 @@ class Served:
     @property
     def median_wait(self) -> int:
         """The prompt tokens computed when half of the requests had their first token."""
-        return sorted(self.waits)[(len(self.waits) - 1) // 2]
+        return median_low(self.waits)
 
 
 def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: int = 4) -> Served:

@@ -22,6 +22,7 @@ from labkit.learn.variants import Variants
 from labkit.learn.verdict import wrapped
 from labkit.model import LanguageModel, load_model
 from labkit.model.small import SMALL_LLAMA, small_model
+from labkit.results import counts_table
 from labkit.watch import record_accesses, steady_prompts
 from labkit.watch.accesses import READ, KernelRun
 from labkit.watch.launches import device_step_of
@@ -73,18 +74,15 @@ def keys_read(kernel: Any, per_group: bool) -> int:
 
 def counts_of_depths(rungs: Sequence[str], depths: Sequence[int]) -> pd.DataFrame:
     """What the host does in a steady step of 8 requests of models with so many layers: a row per rung."""
-    rows: dict[str, dict[tuple[str, str], int]] = {}
+    cards = {}
     for rung in rungs:
-        rows[rung] = {}
         for depth in depths:
             model = small_model(config=replace(SMALL_LLAMA, num_hidden_layers=depth))
             cache = CacheConfig(prefix_cache=False)
             engine = InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
-            host = cost_card(engine, steady_prompts(8, (20,))).host
-            rows[rung]["calls into the manager", f"{depth} layers"] = host.manager_calls
-            rows[rung]["operators", f"{depth} layers"] = host.aten_ops
-    table = pd.DataFrame(rows).T.rename_axis("rung")
-    return table[sorted(table, key=lambda column: column[0])]
+            cards[rung, f"{depth} layers"] = cost_card(engine, steady_prompts(8, (20,)))
+    counts = {"manager_calls": "calls into the manager", "aten_ops": "operators"}
+    return counts_table(cards, counts).T.unstack().rename_axis("rung")
 
 
 # --- on this machine ----------------------------------------------------------------------------------------
