@@ -1,9 +1,12 @@
 """The build steps of each lesson, and the mark that a right one leaves in the reader's progress."""
 
+import copy
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from labkit.learn.answers import difference, one_line
+from labkit.learn.exercise import BrokenContract, Exercise
 from labkit.learn.gates import Report
 from labkit.learn.kept import is_written
 from labkit.learn.progress import note_gate
@@ -44,6 +47,16 @@ def share_right(lesson: str, done: Sequence[str]) -> float:
     if lesson not in APART and steps[-1] in done:
         return 1.0
     return sum(step in done for step in steps) / len(steps)
+
+
+def check_calls(exercise: Exercise, hint: str, part: Callable) -> None:
+    """Raise BrokenContract, with the exercise's contract, for the first of its random calls that a part
+    answers in another way than its solution."""
+    for arguments in exercise.calls():
+        answer = part(*copy.deepcopy(arguments).values())
+        if wrong := difference(answer, exercise.solution(**arguments)):
+            given = ", ".join(f"{name}={one_line(repr(value))}" for name, value in arguments.items())
+            raise BrokenContract(f"{exercise.contract}: with {given}, it gave {wrong} {hint}")
 
 
 # By lesson and step: what is wrong with it now, in a sentence without its numbers, which a later step's gate

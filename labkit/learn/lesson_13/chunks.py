@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from labkit.engine import CacheConfig, InferenceEngine
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.engine.step.chunk import PackedAttention
 from labkit.kernels import PackedRows, kv_append_packed_plain, packed_attention_plain
-from labkit.kvcache import KVBlockManager
+from labkit.ladder import LADDER
 from labkit.learn.answers import plain
 from labkit.learn.exercise import BrokenContract
 from labkit.model import LanguageModel
@@ -118,11 +119,8 @@ BLOCK_SIZE = 8
 def texts_by_hand(
     model: LanguageModel, make_chunk: MakeChunk, prompts: Sequence[str], max_tokens: int, num_new: int
 ) -> list[str]:
-    """How the model goes on with each prompt, computed in chunks of `max_tokens` tokens at most.
-
-    A wrong chunk is computed as it is, while the engine would refuse it. New tokens are the
-    likeliest; a new token of each prompt is a chunk, too.
-    """
+    """How the model goes on with each prompt, greedily, computed in chunks of `max_tokens` tokens at most: a
+    wrong one as it is, which the engine would refuse. A new token of each prompt is a chunk, too."""
     texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
     num_first, num_computed = [len(ids) for ids in texts], [0] * len(texts)
     compute = by_hand(model, len(texts), max(num_first) + max_tokens + num_new)
@@ -147,17 +145,10 @@ def texts_by_hand(
 def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable[[Chunk], Tensor]:
     """What computes a chunk: the logits [P, V] after the last row of each prompt. Keys and values go to a
     paged cache, in which prompt p has the p-th run of blocks, with room for so many tokens."""
-    network, config = model.network, model.config
-    each = -(-num_tokens // BLOCK_SIZE)
-    pool = KVBlockManager(
-        num_layers=config.num_layers,
-        num_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        block_size=BLOCK_SIZE,
-        max_blocks_per_layer=each * num_prompts,
-        device=network.device,
-        dtype=network.dtype,
-    )
+    network, each = model.network, -(-num_tokens // BLOCK_SIZE)
+    cache = CacheConfig(BLOCK_SIZE, each * num_prompts, prefix_cache=False)
+    options, placed = LADDER["13"].options, {"device": network.device, "dtype": network.dtype}
+    pool = InferenceEngine(model, options, cache=cache, **placed).kv_manager
     attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
     tables = torch.arange(each * num_prompts, device=network.device).int().view(-1, each)
 

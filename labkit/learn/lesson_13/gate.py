@@ -1,23 +1,26 @@
-"""Lesson 13: prompts in chunks without pads, beside the decode steps, with the padded batch's tokens."""
+"""Lesson 13: prompts in chunks without pads, beside the decode steps, with the padded batch's tokens; and
+attention in equal shares."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise, zip_longest
+from random import Random
 from typing import Any
 
 import torch
 
-from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine import CacheConfig
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
+from labkit.kernels.attention_shares import SharePlan, plan_shares_plain
+from labkit.kernels.split_attention import num_splits
 from labkit.ladder import LADDER
 from labkit.learn.answers import plain
-from labkit.learn.exercise import BrokenContract, answer_of
-from labkit.learn.gates.gate import Build, Gate, small_model
+from labkit.learn.exercise import NUM_DRAWN, BrokenContract, Exercise, answer_of
+from labkit.learn.gates.gate import Build, Gate, Report, proven, small_model
 from labkit.learn.gates.resident import MIXED
-from labkit.learn.gates.schedule import Invariant
 from labkit.learn.lesson_13.chunks import InRows
-from labkit.watch.replaced import replaced
+from labkit.learn.steps import check_calls, noted
 
 BUDGETS = {"prefill_max_tokens": 7, "prefill_chunk_tokens": 4}  # so that most prompts go on in a next chunk
 
@@ -47,6 +50,9 @@ ROWS = (  # what each row has, what it is called, the contract, and how to keep 
 )
 
 
+# --- steps 1 and 2: chunks ---------------------------------------------------------------------------------
+
+
 def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequence[int], room: int) -> Any:
     """The chunk that is made of these prompts. Raises BrokenContract if it is not what it should be."""
     given = {"prompts": [tuple(ids) for ids in prompts], "num_computed": list(num_computed)}
@@ -57,24 +63,16 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     )
     right = PackedChunk(prompts, num_computed, room)
     starts = list(plain(chunk.starts))
-    if len(starts) != len(right.starts) or starts[0] != 0:
-        raise BrokenContract(
-            f"starts says where each prompt begins, and where the last one ends: with {about}, it is "
-            f"{starts}, expected {len(right.starts)} numbers, the first of them 0: {right.starts}."
-        )
     if starts != right.starts:
-        num_left = [len(ids) - done for ids, done in zip(prompts, num_computed, strict=True)]
-        hint = hint_on_rows(chunk, right, num_left, room)
+        hint = hint_on_rows(chunk, right, prompts, room)
         if starts[-1] > room:
             raise BrokenContract(
                 f"no chunk is above its budget: with {about}, it has {starts[-1]} tokens. The decode step "
                 f"beside it waits for all of them. {hint}"
             )
-        counts, due = ([end - first for first, end in pairwise(each)] for each in (starts, right.starts))
-        p = next(p for p, pair in enumerate(zip(counts, due, strict=True)) if len(set(pair)) > 1)
         raise BrokenContract(
-            f"each prompt gets its rows, first come, first served: with {about}, prompt {p} has {counts[p]}, "
-            f"expected {due[p]} (starts is {starts}, expected {right.starts}). {hint}"
+            f"each prompt gets its rows, first come, first served: with {about}, starts is {starts}, "
+            f"expected {right.starts}. {hint}"
         )
     for name, noun, contract, hint in ROWS:
         for row, pair in enumerate(zip_longest(plain(getattr(chunk, name)), getattr(right, name))):
@@ -86,9 +84,10 @@ def checked_chunk(make_chunk: MakeChunk, prompts: Prompts, num_computed: Sequenc
     return chunk
 
 
-def hint_on_rows(chunk: InRows, right: PackedChunk, num_left: Sequence[int], room: int) -> str:
+def hint_on_rows(chunk: InRows, right: PackedChunk, prompts: Prompts, room: int) -> str:
     """How each prompt gets its rows, by the method that is at fault."""
-    counts = list(chunk.share_out(list(num_left), room))
+    num_left = [len(ids) - done for ids, done in zip(prompts, right.context_lens, strict=True)]
+    counts = list(chunk.share_out(num_left, room))
     if counts == [end - first for first, end in pairwise(right.starts)]:
         return (
             f"`pack` was asked for {counts}: make that many rows of each prompt, and after each prompt "
@@ -107,22 +106,88 @@ def chunks_are_right(build: Build) -> None:
         checked_chunk(engine.prefill.make_chunk, *case)
 
 
-@contextmanager
-def chunks_proven(engine: InferenceEngine) -> Iterator[tuple[Invariant, ...]]:
-    """Inside the block, every chunk that the engine asks for is proven."""
-
-    def making(inner: MakeChunk) -> MakeChunk:
-        return lambda prompts, num_computed, room: checked_chunk(inner, prompts, num_computed, room)
-
-    with replaced(engine.prefill, "make_chunk", making):
-        yield ()
-
-
 GATE = Gate(
     ("batching",),
     LADDER["12"].options,
-    watches=(chunks_proven,),
     samplings=MIXED,
     trials=(chunks_are_right,),
     prompt_budgets=BUDGETS,
 )
+
+# --- how decode attention's work is cut into shares, on paper, and who has most of it ----------------------
+
+NUM_HEADS, HEAD_DIM = 12, 64  # of GPT-2
+ONE_LONG = (100,) * 31 + (900,)  # tokens of the rows: half of a batch of 64, as the lanes of rung 11 have it
+
+
+def plan_for(num_rows: int) -> SharePlan:
+    """A plan for so many rows of GPT-2 in half precision, without boxes, not made yet."""
+    return SharePlan(num_rows, NUM_HEADS, HEAD_DIM, torch.float16, torch.device("cpu"))
+
+
+def pieces_of(lengths: Sequence[int]) -> list[int]:
+    """The pieces of rows of so many tokens, as the programs of rung 13 read them where there are no boxes."""
+    piece = plan_for(len(lengths)).piece(len(lengths))
+    return [-(-length // piece) for length in lengths]
+
+
+def at_once(num_rows: int) -> int:
+    """Shares of which all programs run at the same time, in a batch of so many rows of GPT-2."""
+    return plan_for(num_rows).limits(num_rows)[0]
+
+
+def as_many_each(pieces: Sequence[int], most: int) -> list[int]:
+    """The rung below: every row has as many programs as every other, however long it is."""
+    return [most // len(pieces)] * len(pieces)
+
+
+def of_rung_12(lengths: Sequence[int]) -> list[int]:
+    """Programs per row and head that rung 12 launches for rows of so many tokens."""
+    return [num_splits(len(lengths), NUM_HEADS, max(lengths))] * len(lengths)
+
+
+def of_rung_13(lengths: Sequence[int]) -> list[int]:
+    """Shares per row in the plan of rung 13: `plan_shares_plain` for GPT-2 in half precision."""
+    plan = plan_for(len(lengths))
+    plan_shares_plain(torch.tensor(lengths, dtype=torch.int32), torch.arange(len(lengths)), plan)
+    return plan.num_shares.tolist()
+
+
+def largest(pieces: Sequence[int], shares: Sequence[int]) -> int:
+    """Pieces of the largest share, if rows of so many pieces are cut into so many shares."""
+    return max(-(-n // count) for n, count in zip(pieces, shares, strict=True))
+
+
+# --- step 3: shares ----------------------------------------------------------------------------------------
+
+
+def equal_shares(pieces: Sequence[int], at_once: int) -> list[int]:
+    """The shares of each request, of the smallest size with which there are no more than run at once."""
+    size = 1
+    while sum(max(1, -(-n // size)) for n in pieces) > at_once:
+        size += 1
+    return [max(1, -(-n // size)) for n in pieces]
+
+
+def draw_pieces(rng: Random) -> dict[str, object]:
+    """Draw arguments of `equal_shares`: alike or not, and some requests without a token."""
+    pieces = [rng.choice([0, 1, 2, 4, 9, 29]) for _ in range(rng.randint(2, 5))]
+    return {"pieces": pieces, "at_once": rng.randint(len(pieces), 4 * len(pieces))}
+
+
+SHARES = Exercise(
+    solution=equal_shares,
+    draw=draw_pieces,
+    contract="all shares run at once, nobody waits for a large share, and there are no more than that needs",
+)
+HINT = (
+    "All shares have one size, except that the last one of a request has only what is left. Find the "
+    "smallest size with which there are no more shares than run at once. Each request has a share, also one "
+    "without tokens, because its program writes the new token."
+)
+
+
+def check_shares(shares: Callable[[Sequence[int], int], Sequence[int]]) -> Report:
+    """Whether a function cuts rows into shares as it should."""
+    trial = partial(check_calls, SHARES, HINT, shares)
+    return noted(proven("shares", [trial], f"{NUM_DRAWN} random batches."), "13", "shares", shares)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-import pandas as pd
 from torch import Tensor
 from torch._ops import OpOverload
 
@@ -32,19 +31,15 @@ Asks = Sequence[tuple[Sequence[int], int]]
 
 @dataclass
 class Step:
-    """One call of `step`: the rows that it sent through the layers, and who got a token.
+    """One call of `step`: the rows that it sent through the layers, and the ids of requests that did this or
+    that in it."""
 
-    prompt_rows: of prompts, pads among them. pads: of those. decode_rows: of running requests. ran: ids of
-    those who ran before it. got: ids of those who got a token. prompts: ids of those whose prompt tokens were
-    computed (rung 13), or were by its end (below).
-    """
-
-    prompt_rows: int = 0
+    prompt_rows: int = 0  # pads among them
     pads: int = 0
     decode_rows: int = 0
-    ran: frozenset[int] = frozenset()
-    got: frozenset[int] = frozenset()
-    prompts: frozenset[int] = frozenset()
+    ran: frozenset[int] = frozenset()  # before it
+    got: frozenset[int] = frozenset()  # a token
+    prompts: frozenset[int] = frozenset()  # had prompt tokens computed (rung 13), or all by its end (below)
 
     @property
     def rows(self) -> int:
@@ -89,10 +84,8 @@ class Served:
 
 
 def serve(engine: InferenceEngine, asked: Asks, later: Mapping[int, Asks] | None = None) -> Served:
-    """Serve greedy requests, and others that come before a step of some number, and count each step.
-
-    On a GPU a graph may add rows that pad; they are not counted.
-    """
+    """Serve greedy requests, and others that come before a step of some number, and count each step; not the
+    rows that a graph on a GPU may pad it with."""
     steps: list[Step] = []
     running: frozenset[int] = frozenset()
     later = dict(later or {})
@@ -172,24 +165,6 @@ def ragged_load(model: LanguageModel, num_requests: int, max_new_tokens: int) ->
     return [(request.prompt, request.params.max_new_tokens) for request in requests]
 
 
-def equal_load(num_requests: int, prompt_len: int, max_new_tokens: int) -> Asks:
-    """Requests that are alike."""
-    return [([1 + i % 90 for i in range(prompt_len)], max_new_tokens)] * num_requests
-
-
-def table(served: Mapping[str, Served]) -> pd.DataFrame:
-    """A column per engine: what its steps computed, and who waited."""
-    rows = {
-        "steps": lambda s: len(s.steps),
-        "rows of prompts": lambda s: s.prompt_rows,
-        "of these pads": lambda s: s.pads,
-        "steps with prompt tokens": lambda s: s.num_joins,
-        "steps in which no running request got a token": lambda s: s.num_stalled,
-        "longest wait between two tokens (rows)": lambda s: s.longest_wait,
-    }
-    return pd.DataFrame({name: {row: of(run) for row, of in rows.items()} for name, run in served.items()})
-
-
 # --- what a join costs ---------------------------------------------------------------------------------
 
 
@@ -207,9 +182,8 @@ class Stores(OperatorMode):
 
 
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
-    """How often keys and values are stored when these requests join an empty engine together.
-
-    Operators of the padded prefill; of the packed one calls of its kernel, whose plain twin has several."""
+    """How often keys and values are stored when these requests join an empty engine together: by operators of
+    the padded prefill, or by calls of the packed one's kernel, whose plain twin has several."""
     add_all(engine, [(prompt, 1) for prompt, _ in asked])  # with one new token each: no decode step stores
     if isinstance(engine.prefill, PackedPrefill):
         attention = engine.prefill.chunk_step.device_step.attention

@@ -8,11 +8,8 @@ from labkit.kvcache.block_prefix_cache import ROOT_KEY, chain_to
 
 
 class BlockCache:
-    """Entries by key, each of which holds its block once, and what any cache of blocks does with them.
-
-    A subclass says what a block's key is, what is found of a text, what is kept of it, and what goes first.
-    What it does not say is as the package has it.
-    """
+    """Entries by key, each of which holds its block once, and what any cache of blocks does with them. A
+    subclass says what a block's key is, what is found and kept of a text, and what goes first."""
 
     watch_points = ("lookup", "insert", "evict_one")
 
@@ -88,13 +85,6 @@ class BlockCache:
         self.kv_manager.free([entry.block_id])
         self.num_evicted += 1
 
-    def drop_all(self) -> bool:
-        """Take every entry out; whether there was one."""
-        entries = list(self)
-        for entry in entries:
-            self.drop(entry)
-        return bool(entries)
-
     # --- what the engine asks --------------------------------------------------------------------------
 
     def lookup(self, token_ids: Sequence[int]) -> BlockPrefix | None:
@@ -130,9 +120,12 @@ class BlockCache:
             if any(used.block_id in block_ids for used in chain_to(entry)):
                 self.drop(entry)
 
-    def clear(self) -> None:
-        """Drop every entry."""
-        self.drop_all()
+    def clear(self) -> bool:
+        """Drop every entry; whether there was one."""
+        entries = list(self)
+        for entry in entries:
+            self.drop(entry)
+        return bool(entries)
 
 
 # --- broken in one thing -------------------------------------------------------------------------------

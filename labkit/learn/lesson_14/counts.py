@@ -1,16 +1,54 @@
-"""Lesson 14: prompt tokens that are computed, and a pool that is full."""
+"""Lesson 14: texts that begin alike, what is computed of them, and a pool that is full."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from itertools import product
+from statistics import median, median_low
 
 import torch
 
 from labkit.engine import InferenceEngine, InferenceSession, SamplingParams
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, OneTableBlockManager, Prefixes
-from labkit.learn.lesson_14.texts import behind_system, questions
+from labkit.model.tokenizer import Tokenizer
+
+# --- questions behind one system prompt, and a conversation, as token ids ------------------------------
+
+SYSTEM = (
+    "You are the fool of a king, and the wisest man at his court. You answer every question in verse, and "
+    "never in more than two lines. You speak the truth, but you wrap it in a jest. You name no man who is "
+    "alive, and you praise no man who is dead. If you do not know an answer, ask a better question. If the "
+    "king asks, begin with his crown. If the queen asks, begin with a rose. To all others you begin with the "
+    "weather, for it is the same for all of them.\n"
+)
+FORMS = (
+    "What is {}?",
+    "Who speaks of {}?",
+    "Where is {} found?",
+    "How long does {} last?",
+    "What comes after {}?",
+    "Tell me of {}.",
+    "Is {} for kings?",
+    "Who fears {}?",
+)
+SUBJECTS = ("love", "honour", "sleep", "war", "a crown", "the sea", "winter", "death")
+TURNS = tuple(
+    form.format(subject)
+    for form, subject in zip((*FORMS, *FORMS[:2]), (*SUBJECTS, "a king", "me"), strict=True)
+)
+
+
+def questions(num: int = 64) -> list[str]:
+    """So many different questions, 64 at most."""
+    return [form.format(subject) for form, subject in product(FORMS, SUBJECTS)][:num]
+
+
+def behind_system(tokenizer: Tokenizer, asked: Sequence[str]) -> list[tuple[int, ...]]:
+    """A prompt per question: the system prompt, and the question."""
+    system = tokenizer.encode(SYSTEM)
+    return [(*system, *tokenizer.encode(question)) for question in asked]
+
 
 # --- a cache of blocks alone, without a model ----------------------------------------------------------
 
@@ -60,21 +98,17 @@ def evict_us(part: Part, num_blocks: int) -> float:
 
 @dataclass(frozen=True)
 class Served:
-    """Requests that an engine has served: the tokens of their prompts, and how many it computed.
-
-    waits: for each request, the prompt tokens that the engine had computed, for all of them, when this one
-        got its first token. most_blocks: that running requests and the cache held at once.
-    """
+    """Requests that an engine has served."""
 
     prompt_tokens: int
-    computed: int
-    waits: tuple[int, ...]
-    most_blocks: int
+    computed: int  # of those
+    waits: tuple[int, ...]  # the prompt tokens computed when each request got its first token
+    most_blocks: int  # that running requests and the cache held at once
 
     @property
     def median_wait(self) -> int:
         """The prompt tokens computed when half of the requests had their first token."""
-        return sorted(self.waits)[(len(self.waits) - 1) // 2]
+        return median_low(self.waits)
 
 
 def serve(engine: InferenceEngine, prompts: Sequence[Sequence[int]], num_new: int = 4) -> Served:
@@ -111,9 +145,8 @@ def converse(
 
 
 def computed_in_words(engine: InferenceEngine) -> str:
-    """How many tokens an engine computes of questions behind one system prompt, and of a different text of 80
-    tokens after every other one, when they come one after another; or which of them is never served, because
-    a cache may hold blocks and let none go."""
+    """How many tokens an engine computes of questions behind one system prompt, each after the other, with a
+    different text of 80 tokens after every second one; or which is never served, as a cache lets none go."""
     prompts = behind_system(engine.model.tokenizer, questions(8))
     for number in (8, 6, 4, 2):  # from the last on
         prompts.insert(number, tuple(range(100 * (number - 1), 100 * (number - 1) + 80)))

@@ -1,10 +1,11 @@
 """Lesson 14: prefixes that are kept in blocks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import torch
 
 from labkit.engine import CacheConfig, InferenceSession
+from labkit.kvcache import CachedBlock
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, Gate, small_model
@@ -19,10 +20,8 @@ THIRD = tuple(range(60, 74))
 
 
 class PlayedCache:
-    """The cache of an engine in which nothing runs. Its texts are written by hand, all values zero.
-
-    block_key: in place of the cache's own.
-    """
+    """The cache of an engine in which nothing runs, with this `block_key` if one is given. Its texts are
+    written by hand, all values zero."""
 
     def __init__(self, build: Build, block_key: Callable | None = None) -> None:
         engine = build(small_model(), dtype=torch.float32, cache=CacheConfig(BLOCK_SIZE, NUM_BLOCKS))
@@ -147,18 +146,14 @@ def full_blocks_are_kept(build: Build) -> None:
     played = PlayedCache(build)
     longer = (*LONG, *OTHER)
     sessions: list[InferenceSession] = []
-    for text, when in (
-        (LONG, f"after {list(LONG)} was kept"),
-        (LONG, "after another request computed the same text"),
-        (longer, f"after a text of {len(longer)} tokens that begins so was kept"),
-    ):
+    for text in (LONG, LONG, longer):
         sessions.append(played.kept(text, begins=sessions[0] if text == longer else None))
         expected = [list(text[:end]) for end in range(BLOCK_SIZE, len(text) + 1, BLOCK_SIZE)]
         if played.texts != expected:
             raise BrokenContract(
-                f"full blocks are kept, each once: {when} there are {len(played.texts)} entries, with texts "
-                f"that end at {[len(text) for text in played.texts]} tokens, expected at "
-                f"{[len(text) for text in expected]}."
+                f"full blocks are kept, each once: when {list(text)} was kept, as text {len(sessions)} that "
+                f"begins so, the entries' texts end at {[len(text) for text in played.texts]} tokens, "
+                f"expected at {[len(text) for text in expected]}."
             )
     played.check_entries("full blocks are kept, each once", *sessions)
 
@@ -178,81 +173,61 @@ def texts_are_not_mixed(build: Build) -> None:
 
 # --- step 4: eviction ------------------------------------------------------------------------------------
 
-ORDER = "the least recently used block goes first"
-ENDS_FIRST = "a block goes after those that follow it"
-IN_USE = "a block that is in use stays"
 
-
-def ends_go_first(build: Build) -> None:
-    """Raise BrokenContract if more than one block goes at a time, or a block before those that follow it."""
+def the_right_block_goes(build: Build) -> None:
+    """Raise BrokenContract unless `evict_one` drops the least recently used block that may go."""
     played = PlayedCache(build)
-    text = (*(1, 2, 3, 4) * 3, 5)  # blocks are other blocks although their tokens are the same
-    played.keep(text)
-    for left in (8, 4, 0):
-        num_before = len(played.cache)
-        evict(played, expected=True)
-        if (found := played.found(text, ENDS_FIRST)) != left:
-            raise BrokenContract(
-                f"{ENDS_FIRST}: of {num_before} blocks of one text one was evicted, and then {found} of its "
-                f"tokens are found, expected {left}. Blocks that follow an evicted one cannot be found, and "
-                "are held for nothing."
-            )
-    evict(played, expected=False)
-
-
-def evict(played: PlayedCache, expected: bool) -> None:
-    """Call `evict_one`. Raises BrokenContract if more than one block goes, or it returns something else than
-    expected."""
-    num_before, num_free = len(played.cache), played.manager.num_free_blocks
-    gave = played.cache.evict_one()
-    gone, freed = num_before - len(played.cache), played.manager.num_free_blocks - num_free
-    if gone > 1 or (gave and expected and (gone, freed) != (1, 1)):
-        raise BrokenContract(
-            f"one block goes at a time: evict_one returned {gave}, {gone} of {num_before} entries are gone, "
-            f"and {freed} blocks became free, expected 1 and 1."
-        )
-    if bool(gave) != expected:
-        raise BrokenContract(
-            f"evict_one says whether a block went: it returned {gave}, expected {expected}: there was "
-            f"{'one' if expected else 'none'} that may go."
-        )
-
-
-def least_recent_goes_first(build: Build) -> None:
-    """Raise BrokenContract if a block goes that was used later than another one that may go."""
-    played = PlayedCache(build)
-    texts = [tuple(range(1, 10)), tuple(range(10, 15)), tuple(range(20, 25))]  # two blocks, one and one
-    for text in texts:
+    same = (*(1, 2, 3, 4) * 3, 5)  # blocks are other blocks although their tokens are the same
+    played.kept(THIRD[:9])  # by a request that goes on
+    for text in (same, OTHER, LONG[4:]):
         played.keep(text)
-    played.found(texts[0], ORDER)  # counts as used
-    for number in (1, 2):
-        evict(played, expected=True)
-        gone = [i for i, text in enumerate(texts) if list(text[:4]) not in played.texts]
-        if number not in gone:
+    played.found(same, COMPARED)  # counts as used
+    is_empty = False
+    while not is_empty:
+        before = list(played.cache)
+        parents = {entry.parent for entry in before}
+        in_use = [entry for entry in before if played.manager.refcount(entry.block_id) > 1]
+        may_go = [entry for entry in before if entry not in parents and entry not in in_use]
+        gave = played.cache.evict_one()
+        gone = [entry for entry in before if entry not in list(played.cache)]
+        about = f"of {len(before)} entries, of which {len(may_go)} may go"
+        if len(gone) > 1:
+            raise BrokenContract(f"one block goes at a time: {about}, {len(gone)} are gone.")
+        if may_go and not gone:
             raise BrokenContract(
-                f"{ORDER}: texts 0 (two blocks), 1 and 2 (one each) came in this order, and then text 0 was "
-                f"looked up; after {number} evictions texts {gone} are gone, expected text {number} among "
-                "them. `self.entries` is in the order of last use."
+                f"a block that is in use stays, and every other goes: {about}, none is gone. An entry may go "
+                "if it is no other's parent, and `self.num_holders(entry)` is 1."
             )
+        if bool(gave) != bool(gone):
+            raise BrokenContract(
+                f"evict_one says whether a block went: it returned {gave}, and {about}, {len(gone)} is gone."
+            )
+        for entry in gone:
+            check_gone(entry, parents, in_use, may_go)
+        is_empty = not may_go
 
 
-def what_is_used_stays(build: Build) -> None:
-    """Raise BrokenContract if a block goes that a session holds, or another one stays."""
-    played = PlayedCache(build)
-    played.kept(LONG)
-    played.keep((*OTHER[:4], 1))
-    num_free, count = played.manager.num_free_blocks, 0
-    while played.cache.evict_one():
-        count += 1
-    freed = played.manager.num_free_blocks - num_free
-    if count != freed:
+def check_gone(
+    entry: CachedBlock, parents: Container, in_use: Container, may_go: Sequence[CachedBlock]
+) -> None:
+    """Raise BrokenContract unless this entry was the first of those that may go."""
+    text = list(entry.text)
+    if entry in in_use:
         raise BrokenContract(
-            f"{IN_USE}: {count} were evicted, and {freed} became free. A request holds the others. "
-            "Evicting them frees nothing, and the next request has to compute them again. Their "
-            "`self.num_holders(entry)` is more than 1."
+            f"a block that is in use stays: the entry of {text} is gone, whose block a request holds. That "
+            "frees nothing, and the next request has to compute it again. Its `self.num_holders(entry)` is "
+            "more than 1."
         )
-    if freed != 1:
-        raise BrokenContract(f"{IN_USE}, and every other goes: {freed} became free, expected 1.")
+    if entry in parents:
+        raise BrokenContract(
+            f"a block goes after those that follow it: the entry of {text} is gone, and one that follows it "
+            "is there. It cannot be found, and is held for nothing."
+        )
+    if entry is not may_go[0]:
+        raise BrokenContract(
+            f"the least recently used block goes first: the entry of {text} is gone, expected that of "
+            f"{list(may_go[0].text)}. `self.entries` is in the order of last use."
+        )
 
 
 GATE = Gate(
@@ -270,8 +245,6 @@ GATE = Gate(
         longest_run_is_found,
         full_blocks_are_kept,
         texts_are_not_mixed,
-        ends_go_first,
-        least_recent_goes_first,
-        what_is_used_stays,
+        the_right_block_goes,
     ),
 )

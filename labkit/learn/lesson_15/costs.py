@@ -1,4 +1,4 @@
-"""Lesson 15: bytes, counts and times of a modern model's steps: on paper, on this machine, and recorded."""
+"""Lesson 15: bytes, counts and times of a modern model's steps, on paper and on this machine; and a talk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,13 +21,13 @@ from labkit.learn.lesson_15.steps import MyAttention
 from labkit.learn.variants import Variants
 from labkit.learn.verdict import wrapped
 from labkit.model import LanguageModel, load_model
-from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.small import SMALL_LLAMA, small_model
+from labkit.results import counts_table
 from labkit.watch import record_accesses, steady_prompts
 from labkit.watch.accesses import READ, KernelRun
 from labkit.watch.launches import device_step_of
 
-ON_PAPER, RECORDED = Variants("modern_model_h100"), Variants("modern_model_h200")
+ON_PAPER = Variants("modern_model_h100")
 HEADS, KV_HEADS, HEAD_DIM = 9, 3, 64  # of SmolLM2's layers
 FEW_TOKENS = 4  # of an answer, where an interpreter takes seconds for each
 
@@ -58,41 +58,31 @@ def limit_table(names: Sequence[str], sizes: Sequence[int], context_len: int) ->
 # --- counted ------------------------------------------------------------------------------------------------
 
 
-def attention_run(
-    kernel: Any,
-    per_group: bool,
-    shape: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
-    num_tokens: int = 20,
-) -> KernelRun:
-    """A launch of an attention kernel for one request, with what its programs accessed.
-
-    shape: heads of queries, heads of keys, head size; by default those of a layer of SmolLM2.
-    """
+def attention_run(kernel: Any, per_group: bool, shape: tuple[int, int, int], num_tokens: int) -> KernelRun:
+    """A launch of an attention kernel for a request with so many tokens in the cache, and what its programs
+    accessed. shape: heads of queries, heads of keys, head size."""
     with record_accesses() as runs:
         heads_of(*shape, num_tokens).attended(MyAttention(kernel, per_group))
     return runs[0]
 
 
 def keys_read(kernel: Any, per_group: bool) -> int:
-    """How many values of cached keys an attention kernel reads in one layer of SmolLM2, for a request with
-    20 tokens in the cache."""
-    return sum(kind == READ for _, kind, _ in attention_run(kernel, per_group).touched("k_cache_ptr"))
+    """How many values of cached keys a kernel reads in a layer of SmolLM2, with 20 tokens in the cache."""
+    run = attention_run(kernel, per_group, (HEADS, KV_HEADS, HEAD_DIM), 20)
+    return sum(kind == READ for _, kind, _ in run.touched("k_cache_ptr"))
 
 
 def counts_of_depths(rungs: Sequence[str], depths: Sequence[int]) -> pd.DataFrame:
     """What the host does in a steady step of 8 requests of models with so many layers: a row per rung."""
-    rows: dict[str, dict[tuple[str, str], int]] = {}
+    cards = {}
     for rung in rungs:
-        rows[rung] = {}
         for depth in depths:
             model = small_model(config=replace(SMALL_LLAMA, num_hidden_layers=depth))
             cache = CacheConfig(prefix_cache=False)
             engine = InferenceEngine(model, LADDER[rung].options, device="cpu", cache=cache)
-            host = cost_card(engine, steady_prompts(8, (20,))).host
-            rows[rung]["calls into the manager", f"{depth} layers"] = host.manager_calls
-            rows[rung]["operators", f"{depth} layers"] = host.aten_ops
-    table = pd.DataFrame(rows).T.rename_axis("rung")
-    return table[sorted(table, key=lambda column: column[0])]
+            cards[rung, f"{depth} layers"] = cost_card(engine, steady_prompts(8, (20,)))
+    counts = {"manager_calls": "calls into the manager", "aten_ops": "operators"}
+    return counts_table(cards, counts).T.unstack().rename_axis("rung")
 
 
 # --- on this machine ----------------------------------------------------------------------------------------
@@ -114,40 +104,6 @@ def time_attention(num_tokens: int, device: torch.device, rounds: int = 9) -> Ma
     timers = {f"{G} heads of keys": timer(G) for G in (HEADS, KV_HEADS)}
     runs = in_turn([partial(each.timeit, 1) for each in timers.values()], rounds)
     return {name: 1e6 * median(run.median for run in side) for name, side in zip(timers, runs, strict=True)}
-
-
-# --- recorded -----------------------------------------------------------------------------------------------
-
-
-def recorded() -> pd.DataFrame:
-    """Tokens per second on rung 14, recorded on an H200, beside what bandwidth allows: a row per model and
-    load of B requests, whose prompts have 64 tokens, and which make 256 new ones each."""
-    part, rows = RECORDED.part("models"), {}
-    for sample in part.samples:
-        if sample.load not in ("1x256", "64x256"):
-            continue
-        B = int(sample.load.split("x")[0])
-        config = RANDOM_CONFIGS[sample.model.removeprefix("random:")]
-        num_bytes = sample.weight_bytes + B * sample.kv_bytes_per_token * (64 + 256 / 2)
-        limit = B / (num_bytes / part.bandwidth.copy)
-        rate = median(run.decode_rate for run in sample.runs)
-        rows[sample.model.removeprefix("random:"), B] = {
-            "tokens/s": round(rate, -1),
-            "limit": round(limit, -1),
-            "% of the limit": round(100 * rate / limit),
-            "layers": config.num_layers,
-        }
-    return pd.DataFrame(rows).T.astype(int).rename_axis(["model", "B"])
-
-
-def recorded_where() -> str:
-    """On what, when and how the recorded figures were made."""
-    about = RECORDED.measured()
-    return wrapped(
-        f"{about.device}, {about.date}: rung 14 in bfloat16, random weights. Prompts and answers have 64 and "
-        "256 tokens, and the first token of an answer is not counted. The limit is a step's bytes divided by "
-        "the bandwidth of a large copy."
-    )
 
 
 # --- a conversation -----------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ H heads of queries, G heads of keys and values, D head size.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from labkit.bench.parity import transformers_tokens
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import Part
 from labkit.engine.step.lanes import LanedDeviceStep
-from labkit.kernels import HeadTransform, NormLinear, paged_attention_append_plain
+from labkit.kernels import HeadTransform, NormLinear, RowStatistics, paged_attention_append_plain
 from labkit.kernels.fused_linear import row_statistics
 from labkit.ladder import FINISHED
 from labkit.learn.exercise import BrokenContract
@@ -29,6 +28,7 @@ from labkit.learn.lesson_09.gate import check_precision, device, drawn
 from labkit.learn.lesson_15.steps import MyAttention, launch_linear, with_mine
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
+from labkit.model.decoder_weights import split_heads
 from labkit.model.llama_config import LlamaConfig
 from labkit.model.small import VOCAB_SIZE, small_model
 from labkit.watch import record_accesses
@@ -73,14 +73,12 @@ def right_tokens(step: Part) -> None:
         done = engine.generate(PROMPTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
         engine.check_integrity()
         for prompt, each, wanted in zip(PROMPTS, done, right, strict=True):
-            pairs = [*zip_longest(each.token_ids, wanted, fillvalue=f"none ({each.error})")]
-            place = next((i for i, (token, other) in enumerate(pairs) if token != other), None)
-            if place is not None:
-                token, expected = pairs[place]
+            if each.token_ids != wanted:
+                ended = f" ({each.error})" if each.error else ""
                 raise BrokenContract(
                     f"tokens are transformers': of a Llama with {config.num_heads} heads over "
-                    f"{config.num_kv_heads}, new token {place} after {list(prompt)} is {token}, expected "
-                    f"{expected}."
+                    f"{config.num_kv_heads}, after {list(prompt)} come {list(each.token_ids)}{ended}, "
+                    f"expected {list(wanted)}."
                 )
 
 
@@ -104,11 +102,8 @@ def report_on(step: str, kernel: Any, trial: Callable[[], None], **kernels: Any)
 def check_numbers(
     contract: str, where: str, made: Tensor, expected: Tensor, lookalikes: Mapping[str, Tensor], hint: str
 ) -> None:
-    """Raise BrokenContract for the first number that is not the expected one.
-
-    lookalikes: by a sentence, what a likely mistake makes; the sentence of one that was made is told, else
-    the hint.
-    """
+    """Raise BrokenContract for the first number that is not the expected one, with the hint, or with the
+    sentence of the likely mistake among `lookalikes` that makes these numbers."""
     wrong = (~torch.isclose(made.double(), expected.double(), **CLOSE)).nonzero().tolist()
     if wrong:
         place = tuple(wrong[0])
@@ -140,43 +135,29 @@ GATE = "a gated MLP's input is silu(gate) * up"
 GATE_HINT = "Of each pair that `rms_scaled` made, the first is the gate: silu(gate) is gate * sigmoid(gate)."
 
 
-class Product(NamedTuple):
-    """Rows and a layer behind a norm: x [M, K] in parts of `width` columns."""
-
-    words: str
-    x: Tensor
-    layer: NormLinear
-    width: int
-
-    def by(self, kernel: Any) -> Tensor:
-        """What a kernel makes of it."""
-        return launch_linear(kernel, self.x, row_statistics(self.x, self.width), self.layer)
-
-    def times(self, scale: Tensor | float) -> Tensor:
-        """The product of the rows times a scale."""
-        return self.x.double() * scale @ self.layer.weight.double().T
-
-    @property
-    def normed(self) -> Tensor:
-        """What an RMSNorm and the layer make of the rows."""
-        return self.times((self.x.double().pow(2).mean(1, keepdim=True) + self.layer.eps).rsqrt())
-
-
-def products(is_gated: bool) -> Iterator[Product]:
-    """Random rows and weights of the sizes in PRODUCTS."""
+def products(is_gated: bool) -> Iterator[tuple[str, Tensor, RowStatistics, NormLinear]]:
+    """In words, rows x [M, K], their statistics and a layer behind a norm, of the sizes in PRODUCTS."""
     for seed, (words, (M, K, N), size, mean, width) in enumerate(PRODUCTS):
         x, weight = drawn(M, K, seed=seed) * size + mean, drawn(N, K, seed=100 + seed)
         where = f"with x [{M}, {K}], {words}, and a weight [{N}, {K}]"
-        yield Product(where, x, NormLinear(weight, None, None, 1e-5, is_gated), width)
+        yield where, x, row_statistics(x, width), NormLinear(weight, None, None, 1e-5, is_gated)
+
+
+def product_of(x: Tensor, layer: NormLinear) -> tuple[Tensor, Tensor]:
+    """The product of the rows as they are, and what an RMSNorm and the layer make of them."""
+    product = x.double() @ layer.weight.double().T
+    return product, product * (x.double().pow(2).mean(1, keepdim=True) + layer.eps).rsqrt()
 
 
 def check_rms_linear(kernel: Any) -> Report:
     """Whether a kernel is an RMSNorm and a linear layer, for rows of any size and mean, in an engine, too."""
 
     def trial() -> None:
-        for product in products(is_gated=False):
-            alike = {"This is the product of x as it is: nothing is normalized yet.": product.times(1)}
-            check_numbers(RMS, product.words, product.by(kernel), product.normed, alike, RMS_HINT)
+        for where, x, statistics, layer in products(is_gated=False):
+            product, normed = product_of(x, layer)
+            made = launch_linear(kernel, x, statistics, layer)
+            alike = {"This is the product of x as it is: nothing is normalized yet.": product}
+            check_numbers(RMS, where, made, normed, alike, RMS_HINT)
 
     return report_on("rms_linear", kernel, trial, rms_linear=kernel)
 
@@ -185,13 +166,15 @@ def check_gated_linear(kernel: Any) -> Report:
     """Whether a kernel is an RMSNorm, a linear layer and a gate, in an engine, too."""
 
     def trial() -> None:
-        for product in products(is_gated=True):
-            gate, up = product.normed[:, 0::2], product.normed[:, 1::2]
+        for where, x, statistics, layer in products(is_gated=True):
+            product, normed = product_of(x, layer)
+            gate, up = normed[:, 0::2], normed[:, 1::2]
+            made = launch_linear(kernel, x, statistics, layer)
             alike = {
-                "Nothing is normalized: fill in step 1 first.": product.times(1)[:, 1::2],
+                "Nothing is normalized: fill in step 1 first.": product[:, 1::2],
                 "This is `up`: nothing goes through the gate yet.": up,
             }
-            check_numbers(GATE, product.words, product.by(kernel), F.silu(gate) * up, alike, GATE_HINT)
+            check_numbers(GATE, where, made, F.silu(gate) * up, alike, GATE_HINT)
 
     return report_on("gated_linear", kernel, trial, gated_linear=kernel)
 
@@ -366,3 +349,15 @@ def check_step(step: type) -> Report:
     trials = [partial(right_tokens, step), is_mine]
     proof = "an engine of rung 14 with your kernels makes transformers' tokens of two small Llamas."
     return noted(proven("step", trials, proof), "15", "latency", step)
+
+
+class DealtOut(LanedDeviceStep):
+    """Query head h reads head h % G of the keys, and not head h // (H / G)."""
+
+    def attend(self, layer_idx: int, qkv: Tensor) -> Tensor:
+        config = self.network.config
+        query, key, value = split_heads(qkv, config.num_heads, config.num_kv_heads)
+        G, transform = key.shape[1], self.layers[layer_idx].transform
+        dealt = query.unflatten(1, (-1, G)).transpose(1, 2).flatten(1, 2)  # each head beside its key's others
+        out = self.attention.attend_heads(layer_idx, dealt, key, value, transform)
+        return out.unflatten(1, (G, -1)).transpose(1, 2).flatten(1)

@@ -54,17 +54,11 @@ def tile_for(N: int, K: int) -> dict[str, int]:
 
 
 def launch_linear(
-    kernel: Any,
-    x: Tensor,
-    statistics: RowStatistics,
-    layer: NormLinear,
-    gelu: bool = False,
-    *,
-    prefetch: bool = False,
+    kernel: Any, x: Tensor, statistics: RowStatistics, layer: NormLinear, *_: Any, **__: Any
 ) -> Tensor:
     """A norm and the linear layer behind it by the reader's kernel, and a gate if the layer has one.
 
-    Takes what a step's `norm_linear` takes, of layers without a bias; the kernel prefetches nothing. Raises
+    Takes what a step's `norm_linear` takes, of layers without bias and GELU, and prefetches nothing. Raises
     TritonUnavailableError where no kernel runs.
     """
     require_triton()
@@ -155,10 +149,8 @@ def attend_one(
 
 @dataclass(frozen=True)
 class MyAttention:
-    """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`.
-
-    per_group: whether there is a program per request and head of keys, else one per request and query head.
-    """
+    """Attention, and the store of the new token, by the reader's kernel: a `PagedAttentionAppend`. It has a
+    program per request and head of keys (per_group), or per request and query head."""
 
     kernel: Any
     per_group: bool
@@ -214,11 +206,11 @@ class ReadersNormLinear:
     gated: Any
 
     def __call__(
-        self, x: Tensor, statistics: RowStatistics, layer: NormLinear, gelu: bool = False, **how: Any
+        self, x: Tensor, statistics: RowStatistics, layer: NormLinear, *gelu: Any, **how: Any
     ) -> Tensor:
         kernel = self.gated if layer.is_gated else self.plain
         run = self.package if kernel is None else partial(launch_linear, kernel)
-        return run(x, statistics, layer, gelu, **how)
+        return run(x, statistics, layer, *gelu, **how)
 
 
 def with_mine(

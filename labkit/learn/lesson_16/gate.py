@@ -14,7 +14,7 @@ from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.parts import NO_PARTS
-from labkit.kernels.eight_bit import LEAST_SCALE, ZERO, scales_of
+from labkit.kernels.eight_bit import LEAST_SCALE, ZERO, quantize, scales_of
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven, trained_model
@@ -85,13 +85,11 @@ def check_heads(quantize: Quantize, heads: Tensor, words: str) -> None:
         )
     read = numbers.double() * scales.double()[..., None]
     largest = heads.double().abs().amax(-1, keepdim=True).expand(heads.shape)
-    wrong = ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist()
-    if wrong:
-        place, head, index = wrong[0], wrong[0][:-1], tuple(wrong[0])
+    for place in ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist()[:1]:
         raise BrokenContract(
             f"a value is off by half a step of its own head at most: of {words}, value {place} is "
-            f"{heads[index]:.4g} and reads as {read[index]:.4g}. The largest value of head {head} is "
-            f"{largest[index]:.4g}, so its step is a {MOST}th of that."
+            f"{heads[*place]:.4g} and reads as {read[*place]:.4g}. The largest value of head {place[:-1]} is "
+            f"{largest[*place]:.4g}, so its step is a {MOST}th of that."
         )
 
 
@@ -162,15 +160,13 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
             made, expected = attend(*(each.clone() for each in draw)), attention_in_float64(*draw)
             check_shape("the result", made, expected.shape)
             close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
-            if not close.all():
-                place = tuple((~close).nonzero()[0].tolist())
+            for place in (~close).nonzero().tolist()[:1]:
                 ones = torch.ones_like(draw.key_scales)
                 unscaled = attention_in_float64(draw.query, draw.keys, ones, draw.values, ones)
-                is_unscaled = torch.allclose(made.double(), unscaled)
                 raise BrokenContract(
                     f"a score is multiplied by its key's scale, a weight by its value's: {draw.words}, value "
-                    f"{list(place)} is {made[place]:.5f}, expected {expected[place]:.5f}. "
-                    f"{UNSCALED if is_unscaled else SCALED}"
+                    f"{place} is {made[*place]:.5f}, expected {expected[*place]:.5f}. "
+                    f"{UNSCALED if torch.allclose(made.double(), unscaled) else SCALED}"
                 )
 
     proof = f"{NUM_DRAWS} random draws against float64; in an engine of rung 16, its text."
@@ -309,3 +305,38 @@ def texts_of(quantize: Quantize) -> dict[str, str]:
     decode = trained_model().tokenizer.decode
     made = texts_with(EightBitAttention(quantize, attention_in_float64))
     return dict(zip(TEXTS, map(decode, made), strict=True))
+
+
+# --- quantizers, most of which are wrong without an error -----------------------------------------------
+
+
+def rounded(heads: Tensor, largest: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
+    """Whole numbers up to `most`, and scales for so large values."""
+    scales = (largest / most).clamp(min=LEAST_SCALE).expand(heads.shape[:-1])
+    return (heads / scales[..., None]).round().clamp(-most, most), scales
+
+
+def one_scale(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """One scale for all tokens and heads of a call: the largest value decides about all others."""
+    return rounded(heads, heads.abs().max())
+
+
+def first_scale(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale of the first row for all rows, be they heads or tokens: what is larger is cut off."""
+    return rounded(heads, heads[..., :1, :].abs().amax(-1))
+
+
+def four_bits(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """A scale for each token and head, of whole numbers up to 7."""
+    return rounded(heads, heads.abs().amax(-1), 7)
+
+
+def by_head(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """As the package does it: a scale for each token and head."""
+    numbers, scales = quantize(heads, torch.uint8)
+    return numbers.float() - ZERO, scales.float()
+
+
+def as_it_is(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Nothing is rounded."""
+    return heads, torch.ones(heads.shape[:-1])

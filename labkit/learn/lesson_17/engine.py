@@ -1,6 +1,6 @@
 """Lesson 17: an engine that drafts by the reader's functions, and its tokens beside those without drafts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -79,12 +79,17 @@ def without_drafts(params: SamplingParams) -> Made:
     return made_by(InferenceEngine(trained_model(), FINISHED.options, device="cpu"), params)
 
 
-def same_tokens(*parts: Any) -> None:
-    """Raise BrokenContract unless an engine with these functions makes the tokens of rung 14, greedy and
-    drawn, in fewer steps."""
+def beside(*parts: Any) -> Iterator[tuple[str, Made, Made]]:
+    """How tokens are chosen, what an engine with these functions makes then, and what rung 14 makes."""
     engine = engine_with(*parts)
-    for name, params in (("greedy", GREEDY), ("drawn", DRAWN)):
-        made, right = made_by(engine, params), without_drafts(params)
+    for name, params in (("greedy", GREEDY), ("drawn, temperature 0.6", DRAWN)):
+        yield name, made_by(engine, params), without_drafts(params)
+
+
+def same_tokens(*parts: Any) -> None:
+    """Raise BrokenContract unless an engine with these functions makes the tokens of rung 14, greedy ones in
+    fewer steps."""
+    for name, made, right in beside(*parts):
         for text, tokens, expected in zip(TEXTS, made.token_ids, right.token_ids, strict=True):
             check_text(f"the tokens are those without drafts: {name},", text, tokens, expected)
         if name == "greedy" and made.steps >= right.steps:
@@ -95,16 +100,13 @@ def same_tokens(*parts: Any) -> None:
 
 
 def table_of(*parts: Any) -> pd.DataFrame:
-    """A row per way to draw: whether the tokens are rung 14's, and the steps with drafts and without."""
-    engine, rows = engine_with(*parts), {}
-    for name, params in (("greedy", GREEDY), ("drawn, temperature 0.6", DRAWN)):
-        made, right = made_by(engine, params), without_drafts(params)
-        rows[name] = {
-            "the same tokens": made.token_ids == right.token_ids,
-            "steps": made.steps,
-            "without drafts": right.steps,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    """A row per way to choose tokens: whether they are rung 14's, and the steps with drafts and without."""
+    rows = {
+        name: [made.token_ids == right.token_ids, made.steps, right.steps]
+        for name, made, right in beside(*parts)
+    }
+    columns = ["the same tokens", "steps", "without drafts"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns)
 
 
 def text_by(accept: Accepted) -> tuple[int, str]:

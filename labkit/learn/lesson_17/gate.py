@@ -1,10 +1,11 @@
-"""Lesson 17: what the reader's parts must hold, in random draws and in a running engine.
+"""Lesson 17: what the reader's parts must hold, in random draws and in a running engine; and wrong parts.
 
 B requests, W tokens of a text at most, K drafts at most.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from random import Random
 
 import torch
 from torch import Tensor
@@ -13,10 +14,10 @@ from labkit.engine.drafting import DraftBalance
 from labkit.engine.step.verify import MOST_DRAFTS
 from labkit.kernels.ngram_drafts import NO_DRAFT
 from labkit.kernels.verify_rows import NOT_MADE
-from labkit.learn.exercise import BrokenContract
+from labkit.learn.exercise import NUM_DRAWN, BrokenContract, Exercise
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.lesson_17.engine import Accepted, Drafts, same_tokens
-from labkit.learn.steps import noted
+from labkit.learn.steps import check_calls, noted
 from labkit.watch import OperatorCounter
 
 TakeBack = Callable[[int, int, list[int], int], tuple[int, list[int]]]
@@ -99,6 +100,15 @@ def check_on_device(part: Callable) -> None:
 
 # --- step 2: which are kept -----------------------------------------------------------------------------
 
+KEPT_HINT = (
+    "What the model made after a wrong draft, it made after a text that does not exist. And -1 is no draft, "
+    "whatever was made there."
+)
+LAST_HINT = (
+    "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, `num_right` is "
+    "too small: draft j is compared with `made[:, j]`."
+)
+
 
 def drawn_answers() -> Iterator[tuple[Tensor, Tensor]]:
     """Drafts [B, K], and the tokens [B, K + 1] that the model makes after each; some rows make none (-1)."""
@@ -144,78 +154,65 @@ def check_accepted(accepted: Accepted) -> Report:
 
 
 def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
-    """Raise BrokenContract unless these are the tokens that a request gets, and NOT_MADE after them."""
-    right = tokens_kept(drafts, made)
-    if kept == [*right, *[NOT_MADE] * (len(made) - len(right))]:
-        return
-    tokens = [token for token in kept if token != NOT_MADE]
-    contract = "all right drafts before the first wrong one are kept, and no other"
-    hint = (
-        "What the model made after a wrong draft, it made after a text that does not exist. And -1 is no "
-        "draft, whatever was made there."
-    )
-    if tokens == right[:-1] and tokens:
-        contract = "the token after the last kept draft is kept, too"
-        hint = (
-            "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, "
-            "`num_right` is too small: draft j is compared with `made[:, j]`."
+    """Raise BrokenContract unless a request gets what was made as long as the draft before it is right, and
+    NOT_MADE after that."""
+    right = [made[0]]
+    for j, draft in enumerate(drafts):
+        if draft == NO_DRAFT or draft != made[j]:
+            break
+        right.append(made[j + 1])
+    if kept != [*right, *[NOT_MADE] * (len(made) - len(right))]:
+        tokens = [token for token in kept if token != NOT_MADE]
+        contract, hint = "all right drafts before the first wrong one are kept, and no other", KEPT_HINT
+        if tokens and tokens == right[:-1]:
+            contract, hint = "the token after the last kept draft is kept, too", LAST_HINT
+        raise BrokenContract(
+            f"{contract}: of the drafts {drafts} and the tokens {made}, {tokens} are kept, expected "
+            f"{right}. {hint}"
         )
-    raise BrokenContract(
-        f"{contract}: of the drafts {drafts} and the tokens {made}, {tokens} are kept, expected {right}. "
-        f"{hint}"
-    )
 
 
 # --- step 3: what is given back -------------------------------------------------------------------------
 
 
-def check_take_back(take_back: TakeBack) -> Report:
+def take_back(num_cached: int, num_made: int, block_ids: list[int], block_size: int) -> tuple[int, list[int]]:
+    """The tokens in the cache after a step that made so many, and the blocks that they need."""
+    length = num_cached + num_made
+    return length, block_ids[: -(-length // block_size)]
+
+
+def draw_step(rng: Random) -> dict[str, object]:
+    """Draw arguments of `take_back`: a step that verifies up to 7 drafts."""
+    num_cached, num_drafts, block_size = rng.randint(1, 11), rng.randint(0, 7), rng.randint(1, 4)
+    num_blocks = -(-(num_cached + 1 + num_drafts) // block_size)
+    num_made = rng.randint(1, 1 + num_drafts)
+    return {
+        "num_cached": num_cached,
+        "num_made": num_made,
+        "block_ids": rng.sample(range(99), num_blocks),
+        "block_size": block_size,
+    }
+
+
+TAKE_BACK = Exercise(
+    solution=take_back,
+    draw=draw_step,
+    contract="the step's first row and all kept drafts stay in the cache, in as many blocks as they need",
+)
+TAKE_BACK_HINT = (
+    "Row 0 was the last token before the step, and then come the right drafts. The newest token has been in "
+    "no row yet. A block with a token that stays is kept, and one that is full needs no other after it."
+)
+
+
+def check_take_back(part: TakeBack) -> Report:
     """Whether a function says which tokens' keys and values stay, and which blocks they need."""
-
-    def trial() -> None:
-        numbers = torch.Generator().manual_seed(19)
-        for _ in range(NUM_DRAWS):
-            num_cached, num_drafts, block_size = (
-                int(torch.randint(low, high, (), generator=numbers))
-                for low, high in ((1, 12), (0, 8), (1, 5))
-            )
-            num_made = 1 + int(torch.randint(num_drafts + 1, (), generator=numbers))
-            num_blocks = -(-(num_cached + 1 + num_drafts) // block_size)
-            block_ids = torch.randperm(99, generator=numbers)[:num_blocks].tolist()
-            answer = take_back(num_cached, num_made, list(block_ids), block_size)
-            check_blocks(answer, num_cached, num_made, block_ids, block_size)
-
-    report = proven("my_take_back", [trial], f"{NUM_DRAWS} random steps.")
-    return noted(report, "17", "my_take_back", take_back)
-
-
-def check_blocks(
-    answer: tuple[int, list[int]], num_cached: int, num_made: int, block_ids: list[int], block_size: int
-) -> None:
-    """Raise BrokenContract unless the answer is the new length and the blocks that it needs."""
-    words = (
-        f"of {num_cached} tokens in the cache and a step that made {num_made}, in {len(block_ids)} blocks of "
-        f"{block_size},"
-    )
-    (length, kept), right = answer, num_cached + num_made
-    if length != right:
-        raise BrokenContract(
-            f"the step's first row and all kept drafts stay in the cache: {words} {length} stay, expected "
-            f"{right}. Row 0 was the last token before the step, and then come the right drafts. The newest "
-            "token has been in no row yet."
-        )
-    needed = -(-right // block_size)
-    if kept != block_ids[:needed]:
-        contract = "a block with a token that stays is kept, and the others are given back"
-        hint = "A block that is full needs no other one after it." if len(kept) > needed else ""
-        raise BrokenContract(
-            f"{contract}: {words} {kept} of {block_ids} are kept, expected {block_ids[:needed]}. {hint}"
-        )
+    trial = partial(check_calls, TAKE_BACK, TAKE_BACK_HINT, part)
+    return noted(proven("my_take_back", [trial], f"{NUM_DRAWN} random steps."), "17", "my_take_back", part)
 
 
 # --- step 4: when to stop -------------------------------------------------------------------------------
 
-LONG, MOST_IN_A_ROW = 1000, 4  # tokens, and steps
 # Right drafts of each step. No account is full after a pause: the package's own goes back to short pauses.
 ACCOUNTS = (
     (0, 0, 0, 0, 0, 0),
@@ -225,39 +222,58 @@ ACCOUNTS = (
 
 
 def check_balance(balance: Balance) -> Report:
-    """Whether a request with this balance stops drafting when it does not pay, and accounts as the lesson
-    says."""
-
-    def trial() -> None:
-        request, steps = balance(), 0
-        while steps + 1 < LONG and request.drafts(steps + 1):
-            steps += 1
-            request.settle(MOST_DRAFTS, 0, steps + 1)
-        if steps > MOST_IN_A_ROW:
-            raise BrokenContract(
-                f"a request whose drafts fail stops drafting: none was right, and it drafted in {steps} "
-                "steps in a row."
-            )
-        for right in ACCOUNTS:
-            check_account(balance(), right)
-
-    proof = f"{1 + len(ACCOUNTS)} simulated requests."
-    return noted(proven("MyBalance", [trial], proof), "17", "MyBalance", balance)
+    """Whether a request with this balance accounts for its drafts as the lesson says, and pauses then."""
+    trials = [partial(check_account, balance, right) for right in ACCOUNTS]
+    report = proven("MyBalance", trials, f"{len(ACCOUNTS)} simulated requests.")
+    return noted(report, "17", "MyBalance", balance)
 
 
-def check_account(balance: DraftBalance, right: Sequence[int]) -> None:
-    """Raise BrokenContract unless an account is settled as the lesson says."""
-    saved, pause, resumes_at, num_tokens = 1.0, 16, 0, 1
+def check_account(balance: Balance, right: Sequence[int]) -> None:
+    """Raise BrokenContract unless a request settles its account as the lesson says."""
+    request, saved, pause, resumes_at, num_tokens = balance(), 1.0, 16, 0, 1
     for step, accepted in enumerate(right, 1):
         num_tokens = max(num_tokens, resumes_at) + accepted + 1
         saved = min(saved + accepted - 0.5, 4.0)
         if saved < 0.5:
             saved, resumes_at, pause = 1.0, num_tokens + pause, 2 * pause
-        balance.settle(MOST_DRAFTS, accepted, num_tokens)
-        found = balance.saved, balance.pause, balance.resumes_at
+        request.settle(MOST_DRAFTS, accepted, num_tokens)
+        found = request.saved, request.pause, request.resumes_at
         if found != (saved, pause, resumes_at):
             raise BrokenContract(
                 f"the account holds what drafts brought and cost: after {list(right[:step])} right "
                 f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
                 f"{(saved, pause, resumes_at)}."
             )
+
+
+# --- the right acceptance, and parts that are wrong -----------------------------------------------------
+
+
+def kept(made: Tensor, num_right: Tensor) -> Tensor:
+    """The first num_right[b] + 1 tokens of each row, and NOT_MADE after them."""
+    return made.masked_fill(torch.arange(made.shape[1]) > num_right[:, None], NOT_MADE)
+
+
+def right(drafts: Tensor, made: Tensor) -> Tensor:
+    """All right drafts before the first wrong one, and the token after them."""
+    is_right = (made[:, :-1] == drafts) & (drafts >= 0)
+    return kept(made, is_right.long().cumprod(dim=1).sum(dim=1))
+
+
+def keeps_all_that_are_right(drafts: Tensor, made: Tensor) -> Tensor:
+    """Right drafts are counted, also those after a wrong one."""
+    return kept(made, ((made[:, :-1] == drafts) & (drafts >= 0)).sum(dim=1))
+
+
+def keeps_every_draft(drafts: Tensor, made: Tensor) -> Tensor:
+    """Every draft is kept, unchecked."""
+    num_drafts = (drafts >= 0).sum(dim=1)
+    last = made.gather(1, num_drafts[:, None])
+    row = torch.cat([drafts, last], dim=1)
+    return kept(row.scatter(1, num_drafts[:, None], last), num_drafts)
+
+
+def nonsense(texts: Tensor, lens: Tensor, limits: Tensor, num_drafts: int) -> Tensor:
+    """The drafts are the first tokens of the text, wherever the text is now."""
+    is_draft = torch.arange(num_drafts) < torch.minimum(limits, lens)[:, None]
+    return texts[:, :num_drafts].masked_fill(~is_draft, NO_DRAFT)

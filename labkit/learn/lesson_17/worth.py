@@ -5,25 +5,20 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from labkit.bench import in_turn
-from labkit.bench.drafts import NGRAMS, TASKS, answer, engine_for, table_of
+from labkit.bench.drafts import NGRAMS, TASKS, answer, engine_for
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
 from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
-from labkit.results import Comparison, load
-from labkit.results.drafts import together
 from labkit.results.record import Record
-from labkit.show import draw_curves
 
-GROUNDED = ("summarize", "edit", "code")
 Load = tuple[str | list[int], SamplingParams]  # a prompt, and how it goes on
 
 # --- on paper -------------------------------------------------------------------------------------------
@@ -38,13 +33,6 @@ def tokens_a_step(chance: float, num_drafts: int) -> float:
 def break_even(price: float, num_drafts: int = MOST_DRAFTS) -> float:
     """The chance from which on drafts pay, if a step with them takes `price` times as long as one without."""
     return bisect_left(range(10**9), price, key=lambda n: tokens_a_step(1e-9 * n, num_drafts)) / 10**9
-
-
-def paper_curves() -> dict[str, dict[float, float]]:
-    """By how many drafts a step has: tokens a step for each chance."""
-    chances = [i / 50 for i in range(51)]
-    counts = {"7 drafts": 7, "3 drafts": 3, "1 draft": 1}
-    return {name: {p: tokens_a_step(p, count) for p in chances} for name, count in counts.items()}
 
 
 # --- a step that one can read ---------------------------------------------------------------------------
@@ -137,32 +125,6 @@ def chat_loads(model: LanguageModel, num_tokens: int = 32) -> dict[str, Load]:
 
 
 # --- recorded -------------------------------------------------------------------------------------------
-
-
-def recorded() -> dict[str, Comparison]:
-    """SmolLM2 on a CPU, task by task, one request; and 64 requests of the small model."""
-    tasks = {f"{sample.task}: {sample.name}": sample.comparison for sample in load("drafts_cpu").samples}
-    return tasks | {"64 requests": load("comparison_drafts_64_cpu").samples[0].comparison}
-
-
-def recorded_lines() -> str:
-    """On what it was measured, and what the tasks gain together, a line each."""
-    record = load("drafts_cpu")
-    threads = f"{record.host.threads} thread{'s' * (record.host.threads != 1)}"
-    said = [f"{record.model}, {record.host.device}, {threads}"]
-    for name, tasks in (("grounded", GROUNDED), ("free", ("free",))):
-        speedup, interval = together([sample for sample in record.samples if sample.task in tasks])
-        said.append(f"{name} tasks together: ×{speedup:.2f} {interval}")
-    return "\n".join(said)
-
-
-def show_dial() -> pd.DataFrame:
-    """Draw the record of drafts that are right with a chance that was set, and return all of it."""
-    record = load("drafts_dial_h200")
-    title = f"{record.model}, one request, {record.host.device}: what drafts gain"
-    draw_curves(dial_curves(record), "chance that a draft is right", "times as fast", title)
-    plt.show()
-    return table_of(record.samples)
 
 
 def dial_curves(record: Record) -> dict[str, dict[float, float]]:

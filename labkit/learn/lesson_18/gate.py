@@ -213,10 +213,8 @@ def one_layer(layer: Layer, x: Tensor, first: float = 1.0, second: float = 1.0) 
 
 
 def check_made(made: Tensor, x: Tensor, whole: Layer, num_sums: int, firsts: Sequence[str]) -> None:
-    """Raise BrokenContract unless the reader's layer made what the whole one does, with two sums.
-
-    firsts: the first value that each rank has made, this one's first.
-    """
+    """Raise BrokenContract unless the reader's layer made what the whole one does, with two sums. firsts: the
+    first value that each rank has made, this one's first."""
     n = len(firsts)
     if num_sums < 2:
         raise BrokenContract(

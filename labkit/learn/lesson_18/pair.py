@@ -59,18 +59,16 @@ class Pair:
         except OptionError as error:
             return Report(False, f"{name}: {error}")
         number = next(self._numbers)
+        late = f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
         (Path(self.folder.name) / f"part_{number}.py").write_text(source, encoding="utf-8")
         try:
             answer = self._ask({"trial": trial, "name": name, "number": number})
         except BaseException:
             self.close()
             raise
-        if answer is None or not answer["is_alive"]:
+        answer = answer or {"ok": False, "text": late, "is_alive": False}
+        if not answer["is_alive"]:
             self.close()
-        if answer is None:
-            return Report(
-                False, f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
-            )
         return Report(answer["ok"], answer["text"])
 
     def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:

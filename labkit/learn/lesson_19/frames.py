@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from functools import partial
-from itertools import cycle, islice
+from itertools import cycle, dropwhile, islice
 from typing import Any
 
 from labkit.checks import shown
@@ -53,10 +53,7 @@ def _completion(reason: str, error: str | None = None) -> Completion:
 
 
 def _check_frames(write: Write, texts: Sequence[str], end: str, usage: bool) -> None:
-    """Raise BrokenContract unless an answer of these pieces has the right frames, each as soon as it may be.
-
-    end: one of ENDS.
-    """
+    """Raise BrokenContract unless an answer of these pieces, with one of ENDS, has its frames in time."""
     what = f"for an answer in pieces {texts} that {ENDS[end]}"
     sent: list[bytes] = []
     late: list[str] = []  # what was not sent yet when the piece after it was asked for
@@ -120,63 +117,61 @@ def _content(bodies: Iterable[Any]) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in _choices(bodies))
 
 
-def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: str, usage: bool) -> None:
-    def must(holds: bool, contract: str, found: object, hint: str) -> None:
-        if not holds:
-            raise BrokenContract(f"{contract}: {what}, {found}. {hint}")
-
-    choices, is_whole = _choices(bodies), end in ("length", "stop")
-    last, delta = shown(bodies[-1]) if bodies else "missing", choices[0]["delta"] if choices else {}
-    must(
-        delta.get("role") == "assistant",
+# By what is looked at in an answer's frames, counted from 1: the contract, and how to keep it.
+CONTRACTS = {
+    "the first frame's role": (
         "the first frame says who speaks",
-        f"its delta is {delta}",
         'A client expects {"role": "assistant"} before any text.',
-    )
-    text, expected = _content(bodies), "".join(texts)
-    must(text == expected, "the text is all there", f"the text is {text!r}, expected {expected!r}", "")
-    must(
-        is_whole or "[DONE]" not in bodies,
-        "[DONE] is for a normal end",
-        "[DONE] was sent",
-        "It would take half for all.",
-    )
-    errors = [body for body in bodies if isinstance(body, dict) and "error" in body]
-    if end in ("fails", "fails at the end"):
-        must(
-            errors == bodies[-1:] and isinstance(errors[0]["error"], dict) and FAILED in str(errors[0]),
-            "an answer that fails ends with its error",
-            f"the last frame is {last}",
-            "Catch it around all frames, and yield `reply.error(error)`.",
-        )
-    else:
-        must(
-            not errors,
-            "an error is for an answer that failed",
-            f"{len(errors)} frames have one",
-            "If the client has left, the pieces end without a completion: yield nothing more.",
-        )
-    if is_whole:
-        must(
-            bodies[-1] == "[DONE]",
-            "[DONE] is the last frame after a normal end",
-            f"the last frame is {last}",
-            "It is no JSON: `data: [DONE]`.",
-        )
-        counted = [body for body in bodies if isinstance(body, dict) and body.get("usage")]
-        must(
-            counted == [bodies[-2]] * usage and not _choices(counted),
-            "usage comes last, and only if it is asked for",
-            f"include_usage is {usage}, and {len(counted)} frames have it",
-            "`reply.usage(completion)` is a frame between the text's last one and [DONE].",
-        )
-    reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"] is not None]
-    must(
-        reasons == [end] * is_whole and (not is_whole or choices[-1]["finish_reason"] == end),
+    ),
+    "the text": ("the text is all there", "Yield a frame for each piece."),
+    "[DONE]": (
+        "[DONE] is for a normal end, where it is the last frame",
+        "It is no JSON: `data: [DONE]`. A client takes what comes before it for all.",
+    ),
+    "the error": (
+        "an answer that fails ends with its error, and no other",
+        "Catch it around all frames, and yield `reply.error(error)`. If the client has left, the pieces end "
+        "without a completion: yield nothing more.",
+    ),
+    "the usage": (
+        "usage comes last, and only if it is asked for",
+        "`reply.usage(completion)` is a frame between the text's last one and [DONE].",
+    ),
+    "finish_reason": (
         "finish_reason says how an answer ended, once, at the end",
-        f"it is {reasons}, expected {[end] * is_whole}",
         "`reply.reason(completion)` knows it, and raises the error of an answer that failed.",
-    )
+    ),
+}
+
+
+def _check_bodies(bodies: Sequence[Any], what: str, texts: Sequence[str], end: str, usage: bool) -> None:
+    choices, last, is_whole = _choices(bodies), len(bodies), end in ("length", "stop")
+    frames = {n: body for n, body in enumerate(bodies, 1) if isinstance(body, dict)}
+    errors = {n: body["error"] for n, body in frames.items() if "error" in body}
+    if end.startswith("fails"):  # only one counts that says what has failed
+        errors = {n: e for n, e in errors.items() if isinstance(e, dict) and FAILED in str(e)}
+    reasons = [choice["finish_reason"] for choice in choices]
+    found = {
+        "the first frame's role": choices[0]["delta"].get("role") if choices else None,
+        "the text": _content(bodies),
+        "[DONE]": [n for n, body in enumerate(bodies, 1) if body == "[DONE]"],
+        "the error": [*errors],
+        "the usage": [n for n, body in frames.items() if body.get("usage")],
+        "finish_reason": [*dropwhile(lambda reason: reason is None, reasons)],
+    }
+    expected = {
+        "the first frame's role": "assistant",
+        "the text": "".join(texts),
+        "[DONE]": [last] * is_whole,
+        "the error": [last] * end.startswith("fails"),
+        "the usage": [last - 1] * (is_whole and usage),
+        "finish_reason": [end] * is_whole,
+    }
+    for name, (contract, hint) in CONTRACTS.items():
+        if found[name] != expected[name]:
+            raise BrokenContract(
+                f"{contract}: {what}, {name} is {found[name]!r}, expected {expected[name]!r}. {hint}"
+            )
 
 
 def _frames_over_http(write: Write) -> None:

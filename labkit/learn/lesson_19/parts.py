@@ -39,11 +39,8 @@ Admit = Callable[[int, int, int], int]
 
 
 class Reply:
-    """The bodies of one answer's frames, as OpenAI's types have them.
-
-    include_usage: whether the client asked for the number of tokens at the end. told: the last error of which
-    it was told.
-    """
+    """The bodies of one answer's frames, as OpenAI's types have them. include_usage: whether the client asked
+    for the number of tokens at the end. told: the last error of which it was told."""
 
     def __init__(self, include_usage: bool = False, form: ChatForm | None = None) -> None:
         self.include_usage, self.told = include_usage, None
@@ -84,11 +81,11 @@ class OwnDecoder:
 
 
 class Server(AbstractContextManager["Server"]):
-    """A server on a free port of this machine, over an engine in this process, with the reader's parts in it;
-    the package's where none is given. Close it, or use it in a `with` block.
+    """A server on a free port of this machine, over an engine in this process. Close it, or use it in a
+    `with` block.
 
-    stops, frames, leaving, admit: what steps 2 to 5 write. limit: unfinished answers at most. middleware: an
-    ASGI middleware with its arguments, around all of it.
+    stops, frames, leaving, admit: what steps 2 to 5 write; None: the package's. limit: unfinished answers at
+    most. middleware: an ASGI middleware with its arguments, around all of it.
     """
 
     def __init__(
@@ -107,25 +104,23 @@ class Server(AbstractContextManager["Server"]):
         self.door, self.streaming = app.state.door, app.state.server
         if middleware is not None:
             app.add_middleware(middleware[0], **middleware[1])
+        places = (
+            (stops, self.streaming, "decoder", self._decoding),
+            (frames, self.door, "frames", self._framing),
+            (leaving, self.door, "leaving", lambda part, _: part),
+            (admit, self.door, "admit", partial(self._admitting, limit)),
+        )
         with ExitStack() as stack:
-            if stops is not None:
-                stack.enter_context(replaced(self.streaming, "decoder", partial(self._decoding, stops)))
-            if frames is not None:
-                stack.enter_context(replaced(self.door, "frames", partial(self._framing, frames)))
-            if leaving is not None:
-                stack.enter_context(replaced(self.door, "leaving", lambda _: leaving))
-            if admit is not None:
-                stack.enter_context(replaced(self.door, "admit", partial(self._admitting, admit, limit)))
+            for part, owner, name, wrapper in places:
+                if part is not None:
+                    stack.enter_context(replaced(owner, name, partial(wrapper, part)))
             self._running = RunningServer(app, drain=0)
             self._parts = stack.pop_all()
         self.url = self._running.url
         self.client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
 
     def ask(self, text: str, max_tokens: int, **options: Any) -> Any:
-        """A request of the `openai` client for a greedy answer of so many tokens to `text`.
-
-        options: as its `create` takes them.
-        """
+        """A request of the `openai` client for a greedy answer of so many tokens, with its other options."""
         return self.client.chat.completions.create(**asked(text, max_tokens), **options)
 
     @property
@@ -173,7 +168,7 @@ class Server(AbstractContextManager["Server"]):
         async for _, (text, _, completion) in pieces:
             yield text, completion
 
-    def _admitting(self, admit: Admit, limit: int, _: Callable) -> Callable:
+    def _admitting(self, limit: int, admit: Admit, _: Callable) -> Callable:
         def decide(asked: int) -> None:
             unfinished = self.streaming.num_unfinished
             if (status := admit(unfinished, asked, limit)) != 200:
@@ -245,8 +240,9 @@ class Chat:
         self._messages: list[dict[str, str]] = []  # of this conversation, as the server is sent them
         self._told: list[str] = []  # all that was said, in HTML
         self.said = HTML()
-        line = {"placeholder": "Write here, and press Enter", "continuous_update": False}
-        self.line = Text(**line, layout={"width": "30em"})
+        self.line = Text(
+            placeholder="Write here, and press Enter", continuous_update=False, layout={"width": "30em"}
+        )
         self.box = VBox([self.said, self.line])
         self.line.observe(lambda change: self.say(change["new"]), "value")  # Enter, or the line is left
 
@@ -288,12 +284,9 @@ class Chat:
 
 def told(who: str, text: str, note: str = "") -> str:
     """What somebody said, in HTML, with a line about it in a paler ink."""
-    indent = 0 if who == "you" else 2
-    said = f'<div style="white-space: pre-wrap; line-height: 1.4; margin: 6px 0 0 {indent}em">'
-    said += f"<b>{who}</b> {escape(text)}</div>"
-    return said + (
-        f'<div style="margin-left: {indent}em; opacity: 0.65">{escape(note)}</div>' if note else ""
-    )
+    indent = f"margin-left: {0 if who == 'you' else 2}em"
+    said = f'<div style="white-space: pre-wrap; margin-top: 6px; {indent}"><b>{who}</b> {escape(text)}</div>'
+    return f'{said}<div style="opacity: 0.65; {indent}">{escape(note)}</div>'
 
 
 def chat(server: Server) -> None:

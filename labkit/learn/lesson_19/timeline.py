@@ -2,28 +2,25 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import openai
-import pandas as pd
 import torch
 
 from labkit.engine import InferenceEngine, SamplingParams, StreamingServer, Timing
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.learn.lesson_19.parts import Server, asked
-from labkit.learn.variants import Variants
 from labkit.show import Stretch
 from labkit.watch.replaced import noting, replaced
 
 # --- one request on one clock --------------------------------------------------------------------------
 
-ON_A_GPU = Variants("one_request_on_a_gpu")
 now = time.perf_counter
 
 
@@ -53,12 +50,6 @@ class DeviceClock:
             return moment
         moment.synchronize()
         return self._zero_at + 1e-3 * self._zero.elapsed_time(moment)
-
-
-def on_a_gpu() -> list[Stretch]:
-    """What is drawn of a request that a GPU served, from a file under data/."""
-    samples = ON_A_GPU.part("request").samples
-    return [Stretch(s.lane, s.work, s.start_ms, s.end_ms) for s in samples]
 
 
 @dataclass
@@ -92,21 +83,6 @@ class Marks:
             Stretch(lane, work, 1e3 * (start - self.began), 1e3 * (end - self.began))
             for lane, work, start, end in found
         ]
-
-    def table(self) -> pd.DataFrame:
-        """Milliseconds of each stage up to the client's first text, and of a token after it."""
-        timing, first_text = self.timing, self.received[1]  # the first frame says who speaks
-        stages = {
-            "the client connects and sends": self.entered - self.began,
-            "the body is read": self.body_read - self.entered,
-            "JSON and parameters are checked": self.checked - self.body_read,
-            "text becomes tokens": timing.arrived - self.checked,
-            "the request waits in the queue": timing.admitted - timing.arrived,
-            "the prompt is computed": timing.tokens[0] - timing.admitted,
-            "the first text reaches the client": first_text - timing.tokens[0],
-            "each token after it": (self.received[-1] - first_text) / (len(timing.tokens) - 1),
-        }
-        return pd.DataFrame({"ms": {name: round(1e3 * seconds, 2) for name, seconds in stages.items()}})
 
 
 def clocked(app: Callable, marks: Marks) -> Callable:
@@ -219,8 +195,8 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
     params = SamplingParams(num_tokens, stop_on_eos=False)
     with StreamingServer(engine, tokenize_workers=1) as server:
 
-        async def texts(number: int) -> AsyncIterator[str | None]:
-            async for chunk in server.submit_async(TEXTS[number % len(TEXTS)], params):
+        async def texts(prompt: str) -> AsyncIterator[str | None]:
+            async for chunk in server.submit_async(prompt, params):
                 yield chunk.text
 
         return _run(texts, num_clients, num_tokens)
@@ -229,49 +205,30 @@ def in_process(engine: InferenceEngine, num_clients: int, num_tokens: int) -> Ru
 def over_http(engine: InferenceEngine, num_clients: int, num_tokens: int, **parts: Any) -> Run:
     """Clients are tasks of an event loop, and read streams of the openai client."""
     with Server(engine, limit=num_clients, **parts) as server:
-
-        async def texts(number: int) -> AsyncIterator[str | None]:
-            async for chunk in await create(**asked(TEXTS[number % len(TEXTS)], num_tokens), stream=True):
-                yield chunk.choices[0].delta.content
-
         # One object for all: it has a connection for each, and takes longer to make than an answer does.
         create = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none").chat.completions.create
+
+        async def texts(prompt: str) -> AsyncIterator[str | None]:
+            async for chunk in await create(**asked(prompt, num_tokens), stream=True):
+                yield chunk.choices[0].delta.content
+
         return _run(texts, num_clients, num_tokens)
 
 
-def _run(texts: Callable[[int], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
+def _run(texts: Callable[[str], AsyncIterator[str | None]], num_clients: int, num_tokens: int) -> Run:
     """All clients at once, after one that warms up, on an event loop of a thread: a notebook's own one runs
     the cell."""
 
-    async def client(number: int) -> float:
-        began, first = now(), 0.0
-        async for text in texts(number):
-            first = first or (now() - began if text else 0.0)
-        return first
+    async def seconds_to_text(prompt: str) -> float:
+        began = now()
+        arrived = [now() - began async for text in texts(prompt) if text]
+        return arrived[0]
 
     async def all_of_them() -> Run:
-        await client(0)
+        await seconds_to_text(TEXTS[0])
         began = now()
-        firsts = await asyncio.gather(*map(client, range(num_clients)))
+        firsts = await asyncio.gather(*map(seconds_to_text, islice(cycle(TEXTS), num_clients)))
         return Run(num_clients * num_tokens / (now() - began), tuple(firsts))
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(all_of_them())).result()
-
-
-def cost_table(runs: Mapping[str, Sequence[Run]]) -> pd.DataFrame:
-    """A row per way to ask: its best run."""
-    rows = {}
-    for name, made in runs.items():
-        best = max(made, key=lambda run: run.rate)
-        rows[name] = {
-            "tokens per second": round(best.rate),
-            "ms to the first text, median": round(1e3 * median(best.firsts), 1),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def share_kept(runs: Mapping[str, Sequence[Run]], of: str, beside: str) -> float:
-    """Percent of one way's best rate that another's has."""
-    best = {name: max(run.rate for run in runs[name]) for name in (of, beside)}
-    return 100 * best[of] / best[beside]
+        return thread.submit(asyncio.run, all_of_them()).result()

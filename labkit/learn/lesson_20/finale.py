@@ -8,11 +8,11 @@ from statistics import median
 import torch
 
 from labkit.bench import Request, Workload, host_engine, in_turn, time_host_steps
-from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine import CacheConfig, SamplingParams, SchedulerConfig
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import FINISHED, LADDER, Rung
 from labkit.learn.assembly import Assembly
-from labkit.learn.lesson_14.texts import behind_system, questions
+from labkit.learn.lesson_14.counts import behind_system, questions
 from labkit.model import LanguageModel
 from labkit.results import Comparison
 from labkit.results.runs import Run
@@ -24,14 +24,11 @@ FIRST, LAST = LADDER["00"], FINISHED
 
 @dataclass(frozen=True)
 class Finale:
-    """Runs of one load on the first rung and on the reader's last one, made in turn.
-
-    parts: the reader's in their engine, each by its option and lesson.
-    """
+    """Runs of one load on the first rung and on the reader's last one, made in turn."""
 
     first: Sequence[Run]
     yours: Sequence[Run]
-    parts: Sequence[str]
+    parts: Sequence[str]  # of the reader's in their engine, each by its option and lesson
 
     @property
     def waits(self) -> dict[str, Comparison]:
@@ -65,10 +62,8 @@ def guests(model: LanguageModel, device: torch.device, num_requests: int = 32) -
 
 
 def serve(mine: Assembly, load: Workload, rounds: int = 2) -> Finale:
-    """Serve the load on both engines, there and back again in each round, a fresh engine for each run.
-
-    Without a GPU the reader's `launch` stays out: a toy graph repeats its step an operator at a time.
-    """
+    """Serve the load on both engines, there and back again in each round, a fresh engine for each run."""
+    # A toy graph repeats its step an operator at a time.
     if torch.device(load.device).type == "cpu":
         mine = mine.without("launch")
 
@@ -89,15 +84,12 @@ WITHOUT_MODEL = ("launch", "layer_kernels", "latency", "batching")
 
 @dataclass(frozen=True)
 class Staircase:
-    """Seconds of a step by rung, the fastest of each run; the runs of all engines were made in turn. (The
-    fastest, because other work of the machine only adds to it, and adds more to a long step.)
-
-    yours: of the rungs whose engine has a part of the reader's that this clock can see.
-    """
+    """Seconds of a step by rung, the fastest of each run, because other work of the machine only adds to it,
+    and adds more to a long step; the runs of all engines were made in turn."""
 
     batch_size: int
     package: Mapping[str, Sequence[float]]
-    yours: Mapping[str, Sequence[float]]
+    yours: Mapping[str, Sequence[float]]  # of rungs with a part of the reader's that this clock can see
 
     @property
     def gain(self) -> float:
@@ -108,30 +100,30 @@ class Staircase:
 
 
 def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, Part]:
-    """The reader's parts on a rung that the measured step has.
-
-    Without a GPU a kernel of the reader's runs in Triton's interpreter, whose time says nothing.
-    """
+    """The reader's parts on a rung that the measured step has."""
+    # Without a GPU a kernel of the reader's runs in Triton's interpreter, whose time says nothing.
     unseen = WITHOUT_MODEL if device.type == "cuda" else (*WITHOUT_MODEL, "kv_write")
     return mine.without(*unseen).parts_on(number)
+
+
+def fastest_step(
+    number: str, parts: Mapping[str, Part], device: torch.device | str, batch_size: int = 64
+) -> float:
+    """Seconds of the fastest step of a fresh engine of a rung with these parts, its model taken out."""
+    engine = host_engine(LADDER[number].options, batch_size, device, parts)
+    return min(time_host_steps(engine, 12).step_seconds)
 
 
 def measure_staircase(
     mine: Assembly, device: torch.device, batch_size: int = 64, rounds: int = 4
 ) -> Staircase:
-    """Time all rungs that make the same tokens, there and back again in each round: the package's, and the
-    reader's where there is one.
-
-    A fresh engine for each run; one run of each is made before, to warm up.
-    """
+    """Time all rungs that make the same tokens, there and back again in each round after one to warm up: the
+    package's, and the reader's where there is one."""
     package: dict[str, dict[str, Part]] = {number: {} for number, rung in LADDER.items() if rung.is_exact}
     yours = {number: parts for number in package if (parts := timed_parts(mine, number, device))}
 
-    def timed(number: str, parts: dict[str, Part]) -> float:
-        engine: InferenceEngine = host_engine(LADDER[number].options, batch_size, device, parts)
-        return min(time_host_steps(engine, 12).step_seconds)
-
-    measures = [partial(timed, *engine) for engine in (*package.items(), *yours.items())]
+    engines = (*package.items(), *yours.items())
+    measures = [partial(fastest_step, number, parts, device, batch_size) for number, parts in engines]
     runs = in_turn(measures, rounds, warm_up=1)
     first, rest = runs[: len(package)], runs[len(package) :]
     return Staircase(batch_size, dict(zip(package, first, strict=True)), dict(zip(yours, rest, strict=True)))

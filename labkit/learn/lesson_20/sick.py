@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.bench import cost_card, host_engine, in_turn, time_host_steps, transformers_tokens
+from labkit.bench import cost_card, in_turn, transformers_tokens
 from labkit.engine import CacheConfig, InferenceEngine, InferenceSession, SamplingParams, StepOutput
 from labkit.engine.parts import Part
 from labkit.engine.request import Request
@@ -19,6 +19,7 @@ from labkit.errors import BrokenEngineError
 from labkit.kvcache import CachedBlockTables, KVBlockManager, OneTableBlockManager
 from labkit.kvcache.block_tables import RowHolder
 from labkit.ladder import LADDER, Rung
+from labkit.learn.lesson_20.finale import fastest_step
 from labkit.model import LanguageModel
 from labkit.results import Comparison
 from labkit.watch import PlantedError, planted_failure, steady_prompts
@@ -29,21 +30,16 @@ PROMPTS = ("To be, or not", "ROMEO:\nGood night", "O gentle Romeo, if thou")
 NUM_TOKENS = 24  # of each text
 
 
-@dataclass(frozen=True)
-class Patient:
-    """An engine of a rung, or so it says: one of its parts breaks a contract.
+class Patient(NamedTuple):
+    """An engine of a rung, or so it says: one of its parts breaks a contract."""
 
-    All patients run on the CPU, so that they have the same symptoms everywhere.
-    """
-
-    name: str
     rung: Rung
     parts: Mapping[str, Part]
 
     def engine(
         self, model: LanguageModel, block_size: int = 64, prefix_cache: bool = False
     ) -> InferenceEngine:
-        """The patient in float32, with this cache."""
+        """The patient in float32, with this cache; on a CPU, so that symptoms are the same everywhere."""
         cache = CacheConfig(block_size=block_size, prefix_cache=prefix_cache)
         return InferenceEngine(
             model, self.rung.options, device="cpu", dtype=torch.float32, parts=self.parts, cache=cache
@@ -57,11 +53,8 @@ def visit(
     name: str, model: LanguageModel, share: bool = False, fail: bool = False, block_size: int = 64
 ) -> str:
     """Have a patient make three texts; say how many are transformers', and whether its blocks are accounted
-    for after each step.
-
-    share: all prompts are the same one, and the prefix cache is on. fail: every third step fails on its way,
-    and is made again. block_size: in tokens.
-    """
+    for after each step. share: all prompts are the same one, and the prefix cache is on. fail: every third
+    step fails on its way, and is made again."""
     prompts = [model.tokenizer.encode(prompt) for prompt in (PROMPTS[1:2] * 3 if share else PROMPTS)]
     engine = PATIENTS[name].engine(model, block_size, prefix_cache=share)
     params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
@@ -106,11 +99,10 @@ def _failing_step(engine: InferenceEngine) -> Sequence[StepOutput]:
 def cards(model: LanguageModel) -> pd.DataFrame:
     """The host's cost cards of a steady step: of each patient, behind a healthy engine of its rung."""
     columns = {}
-    for patient in PATIENTS.values():
-        healthy = Patient(f"rung {patient.rung.number}", patient.rung, {})
-        for who in (healthy, patient):
-            card = cost_card(who.engine(model), steady_prompts(8, (20, 23)))
-            columns[who.name] = card.column()
+    for name, patient in PATIENTS.items():
+        healthy = Patient(patient.rung, {})
+        for title, engine in ((f"rung {patient.rung.number}", healthy.engine), (name, patient.engine)):
+            columns[title] = cost_card(engine(model), steady_prompts(8, (20, 23))).column()
     table = pd.DataFrame(columns)
     return table[[not row.startswith("GPU") for row in table.index]]  # recorded, of the healthy
 
@@ -118,16 +110,12 @@ def cards(model: LanguageModel) -> pd.DataFrame:
 def host_times(rounds: int = 4) -> dict[str, Comparison]:
     """The host time of a step of each patient, compared with a healthy engine's of its rung; the model is
     taken out, the runs are made in turn, and the fastest step of each counts."""
-
-    def timed(rung: Rung, parts: Mapping[str, Part]) -> float:
-        engine = host_engine(rung.options, 64, "cpu", parts)
-        return min(time_host_steps(engine, 12).step_seconds)
-
     found = {}
-    for patient in PATIENTS.values():
-        measures = [partial(timed, patient.rung, parts) for parts in ({}, patient.parts)]
+    for name, patient in PATIENTS.items():
+        number = patient.rung.number
+        measures = [partial(fastest_step, number, parts, "cpu") for parts in ({}, patient.parts)]
         healthy, sick = (tuple(runs) for runs in in_turn(measures, rounds))
-        found[patient.name] = Comparison(f"rung {patient.rung.number}", patient.name, healthy, sick, {}, {})
+        found[name] = Comparison(f"rung {number}", name, healthy, sick, {}, {})
     return found
 
 
@@ -173,10 +161,7 @@ class _SlotsC(DeviceSlots):
 
 
 PATIENTS = {
-    patient.name: patient
-    for patient in (
-        Patient("A", LADDER["05"], {"block_tables": _TablesA}),
-        Patient("B", LADDER["10"], {"layer_tables": _ManagerB}),
-        Patient("C", LADDER["07"], {"block_tables": _SlotsC}),
-    )
+    "A": Patient(LADDER["05"], {"block_tables": _TablesA}),
+    "B": Patient(LADDER["10"], {"layer_tables": _ManagerB}),
+    "C": Patient(LADDER["07"], {"block_tables": _SlotsC}),
 }

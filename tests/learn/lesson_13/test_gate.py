@@ -22,7 +22,7 @@ MISTAKES = [
     (SHARE, "min(left, max_tokens - sum(counts))", "max_tokens - sum(counts)", "`share_out` returned [16]."),
     (SHARE, "sum(counts)", "sum(num_left[: len(counts)])", "`share_out` returned [5, 2, -1]."),
     (SHARES, f"return {COUNTS}", "return [max(1, n) for n in pieces]", "all shares run at once"),
-    (SHARES, f"return {COUNTS}", f"return {IN_PROPORTION}", "no share is cut smaller than the largest"),
+    (SHARES, f"return {COUNTS}", f"return {IN_PROPORTION}", "expected [1, 1"),
     (SHARES, f"return {COUNTS}", "return [-(-n // size) for n in pieces]", "also one without tokens"),
     (SHARES, f"return {COUNTS}", f"return __import__('torch').tensor({COUNTS})", ""),
 ]  # fmt: skip
