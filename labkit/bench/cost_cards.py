@@ -13,10 +13,8 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.arguments import DeviceFlags, batch_sizes_flag, rungs_flag
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import ByDevice, Flags, Kind, batch_sizes_flag, flag, rungs_flag
 from labkit.bench.profile import traced_events
-from labkit.bench.record import record_if_asked
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -171,8 +169,10 @@ def counts_of_alike(card: CostCard, others: Sequence[CostCard]) -> DeviceCounts 
 
 
 @dataclass
-class CountCards(DeviceFlags):
+class CountCards(Flags):
     """Count what one steady decode step does, for each rung, model and batch size."""
+
+    kind = "cost_card"
 
     rungs: tuple[str, ...] = rungs_flag()
     models: tuple[str, ...] = flag(
@@ -209,7 +209,7 @@ class CountCards(DeviceFlags):
                     cards.setdefault(about, {})[rung] = card
         for about, made in cards.items():
             print(f"\n{about}\n{cards_text(made)}")
-        record_if_asked(self, "cost_card", device, samples, model=", ".join(self.models))
+        self.record_if_asked(samples, model=", ".join(self.models))
 
 
 def cards_text(cards: Mapping[str, CostCard]) -> str:

@@ -10,10 +10,8 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.arguments import COUNT, ModelFlags, rounds_flag
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import ByDevice, Kind, flag
-from labkit.bench.record import record_if_asked
+from labkit.bench.flags import COUNT, MODEL, ByDevice, ModelFlags, flag, rounds_flag
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import FINISHED
@@ -47,7 +45,9 @@ class CompareDrafts(ModelFlags):
     it shows nothing.
     """
 
-    model: str = flag("smollm2-135m", "the command measures this chat model", Kind(str, "MODEL"))
+    kind = "drafts"
+
+    model: str = flag("smollm2-135m", "the command measures this chat model", MODEL)
     rounds: int = rounds_flag(2)
     max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
 
@@ -62,7 +62,7 @@ class CompareDrafts(ModelFlags):
             if of_these := [sample for sample in samples if sample.task in tasks]:
                 speedup, interval = together(of_these)
                 print(f"{name}: x{speedup:.2f} {interval}")
-        record_if_asked(self, "drafts", device, samples)
+        self.record_if_asked(samples)
 
 
 def measured(

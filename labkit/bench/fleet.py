@@ -17,16 +17,12 @@ from statistics import median
 
 import numpy as np
 
-from labkit.bench.arguments import SEED, RecordFlags
-from labkit.bench.flags import flag
+from labkit.bench.flags import SEED, RecordFlags, flag
 from labkit.bench.http import said
-from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import QUESTION, SYSTEM_PROMPT, lognormal
-from labkit.bench.record import make_record, own_target, write_own
-from labkit.engine.device import pick_device
 from labkit.ladder import FINISHED
 from labkit.results import load
-from labkit.results.fleet import FleetRun
+from labkit.results.served import FleetRun
 from labkit.serve.affinity import POLICIES, SLACK
 
 BATCH = 64  # requests that a replica decodes together
@@ -368,11 +364,11 @@ class SimulateFleets(RecordFlags):
     the same seed.
     """
 
+    kind = "fleet"
+
     seed: int = flag(0, "requests are drawn with this seed", SEED)
 
     def run(self) -> None:
-        device = pick_device(self.device)
-        target = own_target(self, "fleet", device)
         service, samples = Service.recorded(FINISHED.number), list[FleetRun]()
         for replicas, policy, ingresses, in_groups, lost, num in STEADY:
             fleet = Fleet(service, replicas, policy, ingresses, in_groups)
@@ -381,7 +377,6 @@ class SimulateFleets(RecordFlags):
         for cold_start in COLD_STARTS:
             samples.append(Fleet(service, GROWING).growing(SHARE, cold_start + AFTER, self.seed, cold_start))
             said(samples[-1].event)
-        about = self.settings | {"model": "random:gpt2", "share": SHARE}
-        record = make_record("fleet", device, measure_bandwidth(device), about, samples)
+        record = self.record(samples, model="random:gpt2", share=SHARE)
         print(f"{record.steady_table().to_string()}\n\n{record.growth_table().to_string()}")
-        write_own(record, target)
+        self.write(record)

@@ -13,17 +13,15 @@ from functools import partial
 from itertools import pairwise, repeat
 from statistics import median
 
-from labkit.bench.arguments import BATCH, COUNT, ServedFlags, rounds_flag
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import BATCH, COUNT, ByDevice, Kind, ServedFlags, flag, rounds_flag
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import StreamError
 from labkit.flag_types import real_number
-from labkit.results.http import (
+from labkit.results.served import (
     BY_OPENAI,
     BY_THREAD,
     IN_PROCESS,
@@ -33,7 +31,6 @@ from labkit.results.http import (
     HttpRun,
     counted,
 )
-from labkit.results.record import Record
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
@@ -143,6 +140,8 @@ class ServeReaders(ServedFlags):
     take more --clients. The record is written after every round.
     """
 
+    kind = "http"
+
     readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
     max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
     prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
@@ -164,10 +163,6 @@ class ServeReaders(ServedFlags):
         settings = EngineSettings(self.model, self.rung, str(device), self.max_batch_size, max_blocks)
         bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
         within: dict[str, float] = {}  # seconds in which the readers of each side ask
-
-        def record() -> Record:
-            return make_record("http", device, bandwidth, self.settings | {"within": within}, samples)
-
         said("two servers start, and an engine is made here")
         with (
             Readers(self.clients) as readers,
@@ -186,12 +181,11 @@ class ServeReaders(ServedFlags):
                 for side in (*SIDES, *SIDES[::-1]):
                     samples.append(run(side, within[side]))
                     said(f"round {number + 1} of {self.rounds}, {in_words(samples[-1])}")
-                if self.json:
-                    write_record(record(), self.json)
+                self.record_if_asked(samples, bandwidth, within=within)
+        record = self.record(samples, bandwidth, within=within)
         print(f"{engine}, {self.readers} readers x {self.max_new_tokens} tokens; times in milliseconds")
-        print(record().table().to_string())
-        if self.json:
-            write_record(record(), self.json)
+        print(record.table().to_string())
+        self.write(record)
 
     def run_side(
         self,

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from labkit.bench.arguments import (
+from labkit.bench.comparison import in_turn
+from labkit.bench.flags import (
     COUNT,
     LENGTH,
+    ByDevice,
     ModelFlags,
     RungFlag,
     batch_sizes_flag,
+    flag,
     rounds_flag,
 )
-from labkit.bench.comparison import in_turn
-from labkit.bench.flags import ByDevice, flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.profile import profile_decode_step
-from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine, SchedulerConfig
 from labkit.engine.device import default_dtype
@@ -45,6 +45,8 @@ class RunRanks(RungFlag, ModelFlags):
     from there on one side, and made by NCCL on another. Random weights are drawn on the GPU itself, if they
     are of a published size: others than `load_model` draws.
     """
+
+    kind = "ranks"
 
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
     prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
@@ -74,13 +76,10 @@ class RunRanks(RungFlag, ModelFlags):
                 if kernels is not None:
                     samples += [*filter(None, runs[:-1]), replace(runs[-1], kernels_us=kernels)]
             if ranks.rank == 0:
-                about = self.settings | {"ranks": ranks.size}
-                record = make_record("ranks", ranks.device, measure_bandwidth(ranks.device), about, samples)
-                print(
-                    f"{model}, rung {self.rung}, {ranks.size} ranks\n{record.table().to_string()}", flush=True
-                )
-                if self.json:
-                    write_record(record, self.json)
+                record = self.record(samples, measure_bandwidth(ranks.device), ranks=ranks.size)
+                table = record.table().to_string()
+                print(f"{model}, rung {self.rung}, {ranks.size} ranks\n{table}", flush=True)
+                self.write(record)
         ranks.leave()
 
 

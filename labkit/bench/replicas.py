@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, LONGEST, ServedFlags, names_of
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import (
+    BATCH,
+    BATCH_LIST,
+    COUNT,
+    LONGEST,
+    ByDevice,
+    Kind,
+    ServedFlags,
+    flag,
+    names_of,
+)
 from labkit.bench.http import Readers, bodies_of, said
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import Asked, make_load
-from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request
 from labkit.engine import SamplingParams
 from labkit.engine.device import pick_device
@@ -21,7 +29,7 @@ from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
 from labkit.flag_types import real_number
 from labkit.model import load_model
-from labkit.results.http import ReplicasRun
+from labkit.results.served import ReplicasRun
 from labkit.serve.affinity import POLICIES
 
 if TYPE_CHECKING:  # it needs Ray, an extra
@@ -44,6 +52,8 @@ class ServeReplicas(ServedFlags):
     for again before it is there. Needs what `pip install labkit[cluster]` brings. The record is written after
     every run.
     """
+
+    kind = "replicas"
 
     replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
     policies: tuple[str, ...] = flag(
@@ -100,12 +110,13 @@ class ServeReplicas(ServedFlags):
                             requests = mixed(self.load, self.prefixes, Asked(alike, config, number))
                             ran = door.run(readers, requests, self.within)
                             said(in_words(ran))
-                            samples += [ran] if number else []
-                            record = make_record("replicas", device, bandwidth, self.settings, samples)
-                            if self.json and samples:
-                                write_record(record, self.json)
+                            if number:
+                                samples.append(ran)
+                                self.record_if_asked(samples, bandwidth)
         print(f"{self.model}, rung {self.rung}, {self.load}; times in milliseconds")
+        record = self.record(samples, bandwidth)
         print(record.table().to_string())
+        self.write(record)
 
 
 def in_words(run: ReplicasRun) -> str:

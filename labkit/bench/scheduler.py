@@ -3,15 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import ClassVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import BATCH, COUNT, NUMBER, RATE, RungFlag, WorkloadFlags, workload_of
-from labkit.bench.flags import flag, replaced_default
+from labkit.bench.flags import (
+    BATCH,
+    COUNT,
+    NUMBER,
+    RATE,
+    RungFlag,
+    WorkloadFlags,
+    flag,
+    replaced_default,
+    workload_of,
+)
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import ALIKE, LOADS
-from labkit.bench.record import record_if_asked
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
 from labkit.errors import OptionError
@@ -22,8 +29,6 @@ from labkit.results.runs import Run, RungRun, total_paths
 @dataclass
 class RunFlags(WorkloadFlags, RungFlag):
     """A workload that runs several times on a rung, with the flags of the write-ups."""
-
-    kind: ClassVar[str]  # of the record
 
     load: str = replaced_default(WorkloadFlags, "load", ALIKE, choices=tuple(LOADS))
     rate: float | None = flag(
@@ -72,9 +77,7 @@ class RunFlags(WorkloadFlags, RungFlag):
                 f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB "
                 f"at {bandwidth}, measured); reached {reached:.1f} %"
             )
-        record_if_asked(self, self.kind, workload.model.device, samples, bandwidth)
-        if self.json:
-            print(f"Record: {self.json}")
+        self.record_if_asked(samples, bandwidth)
 
     def workload(self) -> Workload:
         """Raises LabkitError if model, device or load cannot be had."""

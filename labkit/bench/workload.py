@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +61,21 @@ class Workload:
         workload: device, scheduler, cache."""
         params = SamplingParams(max_new_tokens, stop_on_eos=False)
         return cls(model, tuple(Request(prompt, params) for prompt in prompts), **settings)
+
+    @classmethod
+    def at_once(
+        cls, model: LanguageModel, requests: tuple[Request, ...], max_batch_size: int, prefix_cache: bool
+    ) -> "Workload":
+        """These requests on the model's device, with as many admitted in a step as can be decoded together,
+        whatever the length of their prompts."""
+        encode = cache(model.tokenizer.encode)
+        prompts = [encode(r.prompt) if isinstance(r.prompt, str) else r.prompt for r in requests]
+        scheduler = SchedulerConfig(
+            max_batch_size=max_batch_size,
+            prefill_max_batch_size=max_batch_size,
+            prefill_max_tokens=max(1, sum(map(len, prompts))),
+        )
+        return cls(model, requests, model.device, scheduler, CacheConfig(prefix_cache=prefix_cache))
 
     @property
     def max_new_tokens(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.kernel_times import median_us
+from labkit.results.kernels import median_us
 from labkit.results.record import Record, table_of
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.results import Record
-from labkit.results.kernel_times import ONE_PROGRAM
+from labkit.results.kernels import ONE_PROGRAM
 
 THREADS = 32  # of a warp
 REGISTER_UNIT = 256  # registers are handed out to a warp in pieces of so many
