@@ -11,7 +11,6 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from labkit.bench.flags import (
-    COUNT,
     ByDevice,
     Kind,
     RecordFlags,
@@ -123,7 +122,7 @@ class Compare(WorkloadFlags):
         False, "whole runs are compared, prompts and waiting included (default: decoding alone)"
     )
     self_test: int | None = flag(
-        None, "--before is compared with itself N times (default: with --after, once)", COUNT
+        None, "--before is compared with itself N times (default: with --after, once)"
     )
 
     def run(self) -> None:

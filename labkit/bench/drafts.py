@@ -11,7 +11,7 @@ import torch
 from tqdm import tqdm
 
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import COUNT, MODEL, ByDevice, ModelFlags, flag, rounds_flag
+from labkit.bench.flags import MODEL, ByDevice, ModelFlags, flag, rounds_flag
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import FINISHED
@@ -49,7 +49,7 @@ class CompareDrafts(ModelFlags):
 
     model: str = flag("smollm2-135m", "the command measures this chat model", MODEL)
     rounds: int = rounds_flag(2)
-    max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens")
 
     def run(self) -> None:
         device, model = pick_device(self.device), load_model(self.model, seed=self.seed)

@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, get_args
 
 import torch
 
@@ -67,8 +67,8 @@ BATCH = Kind(whole_number(1, MOST_AT_ONCE), "N")
 LENGTH = Kind(whole_number(1, LONGEST), "N")  # of a prompt, in tokens or repeats
 BATCH_LIST, LENGTH_LIST = (Kind(list_of(each.convert), "N,N,...") for each in (BATCH, LENGTH))
 RATE = Kind(real_number(1e-3, MOST), "R")  # requests per second
-TEXT, MODEL = Kind(str, "TEXT"), Kind(str, "MODEL")
-FILE, SEED = Kind(target_file, "FILE"), Kind(whole_number(0, 2**64 - 1), "N")
+MODEL, SEED = Kind(str, "MODEL"), Kind(whole_number(0, 2**64 - 1), "N")
+KINDS = {int: COUNT, str: Kind(str, "TEXT"), tuple[int, ...]: BATCH_LIST, Path: Kind(target_file, "FILE")}
 
 # --- a command -----------------------------------------------------------------------------------------
 
@@ -84,10 +84,13 @@ class ByDevice:
         return f"{as_written(self.on_gpu)}; on a CPU {as_written(self.on_cpu)}"
 
 
-def flag(default: Any, what: str, kind: Kind = TEXT, *, choices: Any = None, also: str | None = None) -> Any:
+def flag(
+    default: Any, what: str, kind: Kind | None = None, *, choices: Any = None, also: str | None = None
+) -> Any:
     """A field that is a flag; False as default makes a switch.
 
-    what: the sentence of --help, to which the default is added unless it says it. also: another name.
+    what: the sentence of --help, to which the default is added unless it says it. kind: by default that of
+    the field's type in `KINDS`. also: another name.
     """
     return field(default=default, metadata={"what": what, "kind": kind, "choices": choices, "also": also})
 
@@ -110,9 +113,7 @@ class Flags:
     device: str | None = flag(
         None, "the command runs on this device: cpu, cuda, cuda:1, ... (default: the best there is)"
     )
-    json: Path | None = flag(
-        None, "the command writes a record to this file (default: none is written)", FILE
-    )
+    json: Path | None = flag(None, "the command writes a record to this file (default: none is written)")
 
     def run(self) -> None:
         """Measure, print, and write a record where one is asked for."""
@@ -133,6 +134,7 @@ class Flags:
             if default is not None and "(default:" not in what:
                 what += " (default: %(default)s)"
             names = [name, also] if also else [name]
+            kind = kind or next(KINDS[t] for t in (each.type, *get_args(each.type)) if t in KINDS)
             about = {"choices": choices} if choices else {"type": kind.convert, "metavar": kind.shown}
             # A list is text, as on a command line, so that --help shows it as it is written.
             shown = as_written(default) if isinstance(default, tuple) else default
@@ -211,7 +213,6 @@ class RecordFlags(Flags):
     json: Path | None = flag(
         None,
         "the command writes a record to this file (default: one in data/results, named after this machine)",
-        FILE,
     )
 
     @classmethod
@@ -258,12 +259,12 @@ def rungs_flag(rungs: Sequence[str] = tuple(LADDER)) -> tuple[str, ...]:
 def rounds_flag(default: int) -> int:
     """A field: how often every side runs."""
     what = f"in each of this many rounds every side runs twice; a comparison needs {MIN_ROUNDS}"
-    return flag(default, what, COUNT)
+    return flag(default, what)
 
 
 def batch_sizes_flag(default: object, what: str = "are decoded together") -> tuple[int, ...]:
     """A field: of each of these numbers of requests, `what` happens."""
-    return flag(default, f"this many requests {what}, one number after another", BATCH_LIST)
+    return flag(default, f"this many requests {what}, one number after another")
 
 
 @dataclass
@@ -281,7 +282,7 @@ class WorkloadFlags(ModelFlags):
         choices=AT_ONCE,
     )
     pretok: bool = flag(False, "prompts are tokenized before the clock starts")
-    num_requests: int = flag(16, "this many requests are served", COUNT)
+    num_requests: int = flag(16, "this many requests are served")
     max_new_tokens: int = flag(64, "a request makes at most this many tokens", TOKENS)
     no_stop_on_eos: bool = flag(False, "every request makes all its tokens")
     max_batch_size: int = flag(8, "at most this many requests are decoded together", BATCH)

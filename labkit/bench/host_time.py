@@ -13,15 +13,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import (
-    COUNT,
-    LENGTH_LIST,
-    RecordFlags,
-    batch_sizes_flag,
-    flag,
-    rounds_flag,
-    rungs_flag,
-)
+from labkit.bench.flags import LENGTH_LIST, RecordFlags, batch_sizes_flag, flag, rounds_flag, rungs_flag
 from labkit.bench.limit import synchronize
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -202,7 +194,7 @@ class TimeHost(RecordFlags):
         "prompts in turn have this many tokens; one number makes all positions equal",
         LENGTH_LIST,
     )
-    steps: int = flag(40, "this many steps are timed in each of the runs", COUNT)
+    steps: int = flag(40, "this many steps are timed in each of the runs")
 
     def run(self) -> None:
         device = pick_device(self.device)

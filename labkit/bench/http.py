@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise, repeat
 from statistics import median
 
-from labkit.bench.flags import BATCH, COUNT, ByDevice, Kind, ServedFlags, flag, rounds_flag
+from labkit.bench.flags import BATCH, ByDevice, Kind, ServedFlags, flag, rounds_flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Request, Workload
@@ -142,11 +142,11 @@ class ServeReaders(ServedFlags):
 
     kind = "http"
 
-    readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
+    readers: int = flag(ByDevice(64, 8), "this many readers ask")
     max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
-    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
-    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)
-    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
+    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens")
+    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens")
+    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes")
     share: float = flag(
         0.0,
         "the readers ask at random moments, for this share of a side's highest rate "

@@ -6,16 +6,7 @@ from functools import partial
 from typing import Any
 
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import (
-    COUNT,
-    LENGTH,
-    ByDevice,
-    ModelFlags,
-    RungFlag,
-    batch_sizes_flag,
-    flag,
-    rounds_flag,
-)
+from labkit.bench.flags import LENGTH, ByDevice, ModelFlags, RungFlag, batch_sizes_flag, flag, rounds_flag
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.profile import profile_decode_step
 from labkit.bench.workload import Workload
@@ -50,7 +41,7 @@ class RunRanks(RungFlag, ModelFlags):
 
     batch_sizes: tuple[int, ...] = batch_sizes_flag(ByDevice((1, 32), (1, 4)), "are served together")
     prompt_tokens: int = flag(ByDevice(32, 8), "each prompt has this many tokens", LENGTH)
-    max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 16), "a request makes this many tokens")
     rounds: int = rounds_flag(2)
 
     def run(self) -> None:

@@ -118,19 +118,19 @@ def utf8(text: str) -> str:
 
 def target_file(text: str) -> Path:
     """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
-    try_writing(text, Path(utf8(text)))
+    try_writing(Path(utf8(text)))
     return Path(text)
 
 
-def try_writing(text: str, path: Path) -> None:
+def try_writing(target: Path) -> None:
     """Make a file and the directories above it, then remove what was not there before.
 
-    Raises ArgumentTypeError, showing `text`, if that fails.
+    Raises ArgumentTypeError if that fails.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(target))
     was_there = os.path.lexists(path)
     try:
-        if not text or (was_there and not path.is_file()):
+        if was_there and not path.is_file():
             raise OSError(errno.EINVAL, "there can be no file")
         with ExitStack() as made:
             for folder in reversed([folder for folder in path.parents if not folder.exists()]):
@@ -140,7 +140,7 @@ def try_writing(text: str, path: Path) -> None:
             if not was_there:
                 made.callback(path.unlink)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"cannot write {shown(str(target))}: {error.strerror}") from None
 
 
 def own_target(kind: str, device: torch.device) -> Path:
@@ -151,7 +151,7 @@ def own_target(kind: str, device: torch.device) -> Path:
     path = paths.RESULTS / f"{kind}_{paths.slug(device_name(device))}.json"
     try:
         paths.require_project()
-        try_writing(str(path), path)
+        try_writing(path)
     except (ProjectError, argparse.ArgumentTypeError) as error:
         raise OptionError(f"{error}. Name a file with --json") from None
     return path

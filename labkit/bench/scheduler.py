@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 from labkit.bench.flags import (
     BATCH,
-    COUNT,
     NUMBER,
     RATE,
     RungFlag,
@@ -34,7 +33,7 @@ class RunFlags(WorkloadFlags, RungFlag):
     rate: float | None = flag(
         None, "with --load arrivals, this many requests arrive per second (default: none)", RATE
     )
-    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", 64, kind=COUNT)
+    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", 64, kind=None)
     prefill_max_batch_size: int | None = flag(
         None, "at most this many requests are admitted in one step (default: as --max-batch-size)", BATCH
     )
@@ -47,7 +46,7 @@ class RunFlags(WorkloadFlags, RungFlag):
         False, "this flag is for the write-ups' command lines; paged attention is always on here"
     )
     warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
-    repeat_runs: int = flag(3, "this many runs are measured", COUNT)
+    repeat_runs: int = flag(3, "this many runs are measured")
 
     def run(self) -> None:
         workload = self.workload()

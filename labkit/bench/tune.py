@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.flags import BATCH, COUNT, ModelFlags, flag
+from labkit.bench.flags import BATCH, ModelFlags, flag
 from labkit.bench.limit import launcher, timed
 from labkit.bench.record import try_writing
 from labkit.bench.tiles import Case, Measure, Product, rows_up_to, search_tiles
@@ -217,9 +217,9 @@ class Tune(ModelFlags):
 
     kind = "tiles"
 
-    seconds: int = flag(60, "the search lasts this many seconds", COUNT)
+    seconds: int = flag(60, "the search lasts this many seconds")
     max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
-    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
+    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does")
 
     def run(self) -> None:
         """Raises OptionError where no kernel is compiled or no file can be written, and RecordError for a
@@ -230,7 +230,7 @@ class Tune(ModelFlags):
             raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
         path, dtype = table_path(device), default_dtype(device)
         try:
-            try_writing(str(path), path)
+            try_writing(path)
         except argparse.ArgumentTypeError as error:
             raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
         measured = tiles_for(device, dtype, can_hold=True)

@@ -14,7 +14,6 @@ from tqdm import tqdm
 from labkit.bench.comparison import in_turn
 from labkit.bench.flags import (
     BATCH,
-    COUNT,
     RATE,
     TOKENS,
     ByDevice,
@@ -32,18 +31,20 @@ from labkit.bench.flags import (
 from labkit.bench.limit import forward_flops, matmul_rate, measure_bandwidth
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.peers.compiled_loop import COMPILED, compiled_peer
-from labkit.bench.peers.continuous import CONTINUOUS, continuous_peer
-from labkit.bench.peers.generate import (
+from labkit.bench.peers.others import (
+    CONTINUOUS,
     DYNAMIC,
     PADDED,
     STATIC,
+    VLLM,
     as_transformers,
+    continuous_peer,
     generate_peer,
     quiet_transformers,
+    vllm_peer,
     with_padded_vocabulary,
 )
 from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, labkit_peer
-from labkit.bench.peers.vllm import VLLM, vllm_peer
 from labkit.bench.workload import Request, Workload
 from labkit.engine import SamplingParams
 from labkit.engine.device import default_dtype, pick_device
@@ -235,7 +236,7 @@ class RunLoads(RecordFlags, ModelFlags):
     kind = "loads"
 
     rungs: tuple[str, ...] = rungs_flag(LOADS_RUNGS)
-    num_requests: int = flag(ByDevice(64, 8), "each load has this many requests", COUNT)
+    num_requests: int = flag(ByDevice(64, 8), "each load has this many requests")
     max_new_tokens: int = flag(ByDevice(128, 16), "a request makes at most this many tokens", TOKENS)
     max_batch_size: int = flag(ByDevice(64, 8), "at most this many requests are decoded together", BATCH)
     rate: float = flag(50.0, "in `arrivals` this many requests arrive per second", RATE)
