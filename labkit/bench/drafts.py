@@ -18,8 +18,7 @@ from labkit.ladder import FINISHED
 from labkit.model import LanguageModel, load_model
 from labkit.options import EngineOptions
 from labkit.paths import ROOT
-from labkit.results.comparison import Comparison
-from labkit.results.drafts import DialedRun, DraftedTask, together
+from labkit.results.comparison import Comparison, DialedRun, DraftedTask, together
 
 TASKS = ROOT / "data" / "grounded_tasks.json"
 SIDES = ("without drafts", "with drafts")

@@ -119,7 +119,6 @@ class RungCard:
     card: CostCard
 
 
-@dataclass(frozen=True)
 class CostCardRecord(Record):
     """What `python -m labkit.bench cost-card` recorded: cards by rung, model, batch size and prompts."""
 

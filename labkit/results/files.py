@@ -14,7 +14,6 @@ from labkit.paths import RESULTS, ROOT, require_project
 from labkit.results import (
     comparison,
     cost_cards,
-    drafts,
     host_time,
     kernels,
     peers,
@@ -46,8 +45,8 @@ KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of 
     "loads": (peers.LoadsRecord, peers.LoadRun),
     "sampling": (peers.SamplingRecord, peers.SamplingRun),
     "tiles": (Record, kernels.TunedTile),
-    "drafts": (Record, drafts.DraftedTask),
-    "drafts_dial": (Record, drafts.DialedRun),
+    "drafts": (Record, comparison.DraftedTask),
+    "drafts_dial": (Record, comparison.DialedRun),
     "faults": (Record, dict),  # of tests/soak; so are the next
     "flood": (Record, dict),
     "http_flood": (Record, dict),

@@ -71,7 +71,6 @@ class RungHostTime(HostTime):
     rung: str
 
 
-@dataclass(frozen=True)
 class HostTimeRecord(Record):
     """What `python -m labkit.bench host-time` recorded: host times by rung and batch size."""
 

@@ -37,7 +37,6 @@ class PeerSample(EngineRun):
     limit_seconds: float
 
 
-@dataclass(frozen=True)
 class PeersRecord(Record):
     """What `python -m labkit.bench peers` recorded: runs by engine."""
 
@@ -101,7 +100,6 @@ class LoadRun(EngineRun):
     itl_us: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
 class LoadsRecord(Record):
     """What `python -m labkit.bench loads` recorded: runs by load and engine.
 
@@ -182,7 +180,6 @@ class SamplingRun:
         return 1e6 * self.decode_seconds / self.decode_steps
 
 
-@dataclass(frozen=True)
 class SamplingRecord(Record):
     """Recorded runs of two rungs in turn, for each manner of sampling."""
 

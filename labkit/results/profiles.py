@@ -81,7 +81,6 @@ class ProfiledStep:
         return median(self.step_seconds)
 
 
-@dataclass(frozen=True)
 class ProfileRecord(Record):
     """Recorded profiles of a rung: a ProfiledStep per batch size."""
 
@@ -133,7 +132,6 @@ class TracedStep:
         return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
 
 
-@dataclass(frozen=True)
 class DeviceTimeRecord(Record):
     """Recorded traces of decode steps, by rung and batch size."""
 

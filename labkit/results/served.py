@@ -42,7 +42,6 @@ class HttpRun:
         return self.tokens / self.seconds
 
 
-@dataclass(frozen=True)
 class HttpRecord(Record):
     """What `python -m labkit.bench http` recorded: runs of each side, in turn."""
 
@@ -108,7 +107,6 @@ class ReplicasRun(HttpRun):
         return sum(self.reused) / self.prompt_tokens
 
 
-@dataclass(frozen=True)
 class ReplicasRecord(Record):
     """What `python -m labkit.bench replicas` recorded: of each number of replicas and policy some runs."""
 
@@ -167,7 +165,6 @@ class FleetRun:
     choice_seconds: float
 
 
-@dataclass(frozen=True)
 class FleetRecord(Record):
     """What `python -m labkit.bench fleet` recorded: a run per fleet, and some in which it grows."""
 

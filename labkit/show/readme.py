@@ -12,7 +12,7 @@ from itertools import pairwise
 import matplotlib
 import pandas as pd
 
-from labkit.bench.gains import all_gains, gains_table
+from labkit.bench.ranks import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests

@@ -19,7 +19,7 @@ from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
 from labkit.results import Comparison, load
-from labkit.results.drafts import together
+from labkit.results.comparison import together
 from labkit.results.record import Record
 from labkit.show import draw_curves
 

@@ -5,8 +5,8 @@ from functools import cache
 
 import pandas as pd
 
-from labkit.bench.gains import SUMS_PER_LAYER, Gain, all_gains, by_model
 from labkit.bench.limit import decode_limit, on_paper
+from labkit.bench.ranks import SUMS_PER_LAYER, Gain, all_gains, by_model
 from labkit.results import load, load_all
 from labkit.show import draw_gains
 
