@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise, repeat
@@ -36,15 +37,16 @@ from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 BLOCK_SIZE = 64
 
 
-class Readers:
+class Readers(ExitStack):
     """Processes of readers, which share the requests of a run. Close them, or use a `with` block."""
 
     def __init__(self, num_processes: int) -> None:
-        command = [sys.executable, "-m", "labkit.bench.http_readers"]
-        pipe = subprocess.PIPE
-        self._processes = [
+        super().__init__()
+        command, pipe = [sys.executable, "-m", "labkit.bench.http_readers"], subprocess.PIPE
+        processes = (
             subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(num_processes)
-        ]
+        )
+        self._processes = [self.enter_context(process) for process in processes]
 
     def run(self, side: str, port: int, bodies: Sequence[dict], times: Sequence[float]) -> HttpRun:
         """Have each body asked for at its time. Raises StreamError if a reader was not served to its end."""
@@ -66,15 +68,6 @@ class Readers:
             itl=counted(b - a for r in readers for a, b in pairwise(r["times"])),
             busy=max(each["busy"] for each in told),
         )
-
-    def __enter__(self) -> "Readers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self._processes:
-            process.stdin.close()
-            process.wait()
-            process.stdout.close()
 
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
