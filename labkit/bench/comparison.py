@@ -89,14 +89,13 @@ def compare(
     names: tuple[str, str] = ("before", "after"),
     path: str | None = None,
     rounds: int = ROUNDS,
-    warmup_runs: int = 1,
 ) -> Comparison:
     """Compare two engines' decode times on one workload, each run with a fresh engine.
 
     path: what `after` is about; the comparison warns if it never ran.
     """
     measures = [partial(run_fresh, workload, options) for options in (before, after)]
-    return compared_runs(*in_turn(measures, rounds, warm_up=warmup_runs), names, path)
+    return compared_runs(*in_turn(measures, rounds, warm_up=1), names, path)
 
 
 @dataclass

@@ -73,7 +73,7 @@ def measured(
     else:
         prompt = model.chat_prompt([{"role": "user", "content": task["user"]}])
     longest, params = len(prompt) + args.max_new_tokens, SamplingParams(args.max_new_tokens)
-    engines = [engine_for(model, device, 1, longest, options) for options in (FINISHED.options, NGRAMS)]
+    engines = [engine_for(model, device, longest, options) for options in (FINISHED.options, NGRAMS)]
     measures = [partial(answer, engine, [prompt], params) for engine in engines]
     before, after = in_turn(measures, args.rounds)
     assert {each.token_ids for each in (*before, *after)} == {before[0].token_ids}, "drafts change no token"
@@ -92,13 +92,13 @@ def measured(
 
 
 def engine_for(
-    model: LanguageModel, device: torch.device, batch_size: int, longest: int, options: EngineOptions
+    model: LanguageModel, device: torch.device, longest: int, options: EngineOptions
 ) -> InferenceEngine:
-    """An engine for so many requests of so many tokens, which has run once."""
+    """An engine for one request of so many tokens, which has run once."""
     # A prompt that comes again is found in the prefix cache: it is decoding that is measured.
-    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * batch_size * -(-longest // 64))
-    scheduler = SchedulerConfig(max_batch_size=batch_size)
-    engine = InferenceEngine(model, options, device=device, cache=cache, scheduler=scheduler)
+    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * -(-longest // 64))
+    one = SchedulerConfig(max_batch_size=1)
+    engine = InferenceEngine(model, options, device=device, cache=cache, scheduler=one)
     engine.generate([[1, 2, 3, 1, 2]], SamplingParams(4, stop_on_eos=False))
     return engine
 

@@ -26,6 +26,7 @@ from labkit.results.served import FleetRun
 from labkit.serve.affinity import POLICIES, SLACK
 
 BATCH = 64  # requests that a replica decodes together
+PREFIXES = 4  # different beginnings of prompts, for each replica
 KEPT = 8  # prompts' beginnings that a replica's prefix cache has room for
 MOST_ONGOING = 256  # that it takes at once, as the application has it by default
 BOUND = 1.25  # times the mean load, up to which a group takes requests of its own beginnings
@@ -169,8 +170,7 @@ class Fleet:
     """So many replicas behind ingresses that route by a policy.
 
     in_groups: each ingress has replicas of its own, and requests that begin alike come to the same ingress;
-    without, each ingress has all replicas, and requests come to any. prefixes: different beginnings of
-    prompts for each replica.
+    without, each ingress has all replicas, and requests come to any.
     """
 
     service: Service
@@ -178,7 +178,6 @@ class Fleet:
     policy: str = "prefix"
     ingresses: int = 1
     in_groups: bool = False
-    prefixes: int = 4
 
     def rate(self, share: float) -> float:
         """Requests per second that are this share of what all replicas can serve, with full batches and the
@@ -191,7 +190,7 @@ class Fleet:
         """`num` requests at a rate. The second half of them is counted, when the caches have filled; as it
         begins, so many replicas are lost, and their requests are sent to others."""
         going = Simulation(self, self.replicas, seed)
-        for number, asked in enumerate(arrivals(self.rate(share), num, self.prefixes * self.replicas, seed)):
+        for number, asked in enumerate(arrivals(self.rate(share), num, PREFIXES * self.replicas, seed)):
             if 2 * number == num:
                 going.lose(lost, asked.at)
             going.arrive(asked)
@@ -203,7 +202,7 @@ class Fleet:
         rate = self.rate(share)
         going, scaler = Simulation(self, 1, seed), Autoscaler(self.replicas)
         starts: list[float] = []
-        for asked in arrivals(rate, round(rate * seconds), self.prefixes * self.replicas, seed):
+        for asked in arrivals(rate, round(rate * seconds), PREFIXES * self.replicas, seed):
             for _ in range(scaler.wanted(asked.at, going.unfinished, len(going.live) + len(starts))):
                 starts.append(asked.at + cold_start)
             while starts and starts[0] <= asked.at:

@@ -206,7 +206,7 @@ class TimeHost(RecordFlags):
         samples.sort(key=lambda sample: self.rungs.index(sample.rung))
         record = self.record(samples, model="none, GPT-2's layers")
         print("GPT-2's layers, no model: microseconds of a step, the median")
-        print(record.table(self.batch_sizes).to_string())
+        print(record.table().to_string())
         self.write(record)
 
     def one_run(self, rung: str, batch_size: int, device: torch.device) -> RungHostTime:

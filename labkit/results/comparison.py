@@ -206,9 +206,7 @@ class DialedRun:
 def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:
     """How many times faster all these requests are decoded with drafts, one after another: the ratio of their
     times' sums, run by run, and its interval."""
-    sums = [
-        np.sum([getattr(sample.comparison, f"{side}_samples") for sample in samples], axis=0)
-        for side in ("before", "after")
-    ]
-    before, after = (tuple(side.tolist()) for side in sums)
+    compared = [sample.comparison for sample in samples]
+    before = np.sum([each.before_samples for each in compared], axis=0).tolist()
+    after = np.sum([each.after_samples for each in compared], axis=0).tolist()
     return float(np.median(before) / np.median(after)), speedup_interval(before, after)

@@ -55,9 +55,9 @@ def test_a_layer_has_its_share_of_tables_and_append():
     assert time.layer_us == pytest.approx(1050)
 
 
-def test_a_table_has_the_batch_sizes_that_are_asked_for():
+def test_a_table_has_a_column_for_each_batch_size():
     record = host_time_record([("00", host_time_of(8)), ("00", host_time_of(64))])
-    assert record.table((64,)).to_dict("index") == {"00": {"B = 64": 1_000_000}}
+    assert record.table().to_dict("index") == {"00": {"B = 8": 1_000_000, "B = 64": 1_000_000}}
 
 
 def test_one_batch_size_has_no_slope():
