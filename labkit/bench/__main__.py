@@ -5,16 +5,14 @@ On a CPU they compute on one thread, unless OMP_NUM_THREADS is set; a record say
 
 import argparse
 
-from labkit.bench.comparison import Compare
+from labkit.bench.comparison import Compare, RunLadder
 from labkit.bench.cost_cards import CountCards
 from labkit.bench.drafts import CompareDrafts
-from labkit.bench.five_loads import RunLoads
 from labkit.bench.flags import Flags, Parser
 from labkit.bench.fleet import SimulateFleets
 from labkit.bench.host_time import TimeHost
 from labkit.bench.http import ServeReaders
-from labkit.bench.ladder import RunLadder
-from labkit.bench.peers.together import RunPeers
+from labkit.bench.peers.together import RunLoads, RunPeers
 from labkit.bench.ranks import RunRanks
 from labkit.bench.replicas import ServeReplicas
 from labkit.bench.scheduler import RunScheduler
@@ -63,9 +61,7 @@ def main() -> None:
         device = pick_device(args.device)
         if device.type == "cpu":
             use_one_thread()
-        command, taken = args.command.of(args, device)
-        if taken:
-            print(f"On a CPU this command takes {taken}, unless you say otherwise.")
+        command = args.command.of(args, device)
         with current_device(device):
             command.run()
     except LabkitError as error:  # what was asked for cannot be had: no trace is needed to say so

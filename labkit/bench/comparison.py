@@ -1,4 +1,4 @@
-"""Two engines on one workload, run in turn; and the command that says which is faster."""
+"""Engines on one workload, run in turn; and the commands that say which is faster, of two or of all rungs."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,10 +10,19 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import COUNT, WorkloadFlags, rounds_flag, workload_of
-from labkit.bench.flags import Kind, flag
+from labkit.bench.flags import (
+    ByDevice,
+    Kind,
+    RecordFlags,
+    WorkloadFlags,
+    flag,
+    replaced_default,
+    rounds_flag,
+    rungs_flag,
+    workload_of,
+)
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import record_if_asked
+from labkit.bench.loads import ALIKE
 from labkit.bench.workload import Workload
 from labkit.engine.device import cache_dtype
 from labkit.engine.step.attention import AttendAndWrite
@@ -21,12 +30,16 @@ from labkit.errors import OptionError
 from labkit.ladder import LADDER
 from labkit.options import EngineOptions
 from labkit.results.comparison import ComparedWorkload, Comparison
-from labkit.results.runs import Run, compared_runs
+from labkit.results.runs import Run, RungRun, compared_runs
 from labkit.watch.counters import READY_PATHS, WRITES
 
 ROUNDS = 5
 PATHS = (*READY_PATHS, *WRITES, AttendAndWrite.path)  # by the names of the engine's counter
 SIDE = Kind(str, "RUNG[,OPTION=VALUE,...]")
+ON_A_CPU = (
+    "On a CPU the model's arithmetic is most of a run, and few rungs change that, so expect *cannot tell* of "
+    "many: what they take off the host's time shows in `python -m labkit.bench host-time`."
+)
 
 T = TypeVar("T")
 
@@ -41,8 +54,8 @@ def in_turn(
     """Call each measure twice per round, there and back again: A B B A. For each its results, in order.
 
     warm_up: so often each is called before, which is not measured. progress: called after each call that is.
-    interrupted: called if Ctrl-C ends the last round early, and then the
-    results are those of the whole rounds; without it, or before the end of the first round, it is raised.
+    interrupted: called if Ctrl-C ends a round early, and then the results are those of the whole rounds;
+    without it, or before the end of the first round, it is raised.
     """
     for measure in [*measures] * warm_up:
         measure()
@@ -76,14 +89,13 @@ def compare(
     names: tuple[str, str] = ("before", "after"),
     path: str | None = None,
     rounds: int = ROUNDS,
-    warmup_runs: int = 1,
 ) -> Comparison:
     """Compare two engines' decode times on one workload, each run with a fresh engine.
 
     path: what `after` is about; the comparison warns if it never ran.
     """
     measures = [partial(run_fresh, workload, options) for options in (before, after)]
-    return compared_runs(*in_turn(measures, rounds, warm_up=warmup_runs), names, path)
+    return compared_runs(*in_turn(measures, rounds, warm_up=1), names, path)
 
 
 @dataclass
@@ -94,6 +106,8 @@ class Compare(WorkloadFlags):
     --self-test N compares --before with itself N times: all but about one in a hundred must be "cannot tell".
     One round is too few for a verdict.
     """
+
+    kind = "comparison"
 
     rounds: int = rounds_flag(ROUNDS)
     before: str = flag(list(LADDER)[-2], "this side has this rung's options", SIDE)
@@ -107,7 +121,7 @@ class Compare(WorkloadFlags):
         False, "whole runs are compared, prompts and waiting included (default: decoding alone)"
     )
     self_test: int | None = flag(
-        None, "--before is compared with itself N times (default: with --after, once)", COUNT
+        None, "--before is compared with itself N times (default: with --after, once)"
     )
 
     def run(self) -> None:
@@ -132,8 +146,7 @@ class Compare(WorkloadFlags):
             verdicts = Counter(comparison.verdict for comparison in comparisons)
             counts = ", ".join(f"{count} {verdict!r}" for verdict, count in verdicts.most_common())
             print(f"A/A self-test, {len(comparisons)} comparisons: {counts}")
-        samples = [ComparedWorkload(comparison, limit.seconds) for comparison in comparisons]
-        record_if_asked(self, "comparison", device, samples, bandwidth)
+        self.record_if_asked([ComparedWorkload(each, limit.seconds) for each in comparisons], bandwidth)
 
 
 def rung_options(text: str) -> EngineOptions:
@@ -147,3 +160,39 @@ def rung_options(text: str) -> EngineOptions:
             raise OptionError(f"{name!r} is not an option; there are {', '.join(known)}")
         options = replace(options, **{name: value})
     return options
+
+
+@dataclass
+class RunLadder(RecordFlags, WorkloadFlags):
+    """Run all rungs on one workload in turn, compare each with the one below, and write a record.
+
+    A round runs every rung twice: 00 01 … 01 00.
+    """
+
+    kind = "ladder"
+
+    load: str = replaced_default(WorkloadFlags, "load", ByDevice(ALIKE, "assistant"))
+    num_requests: int = replaced_default(WorkloadFlags, "num_requests", ByDevice(16, 32))
+    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", ByDevice(64, 32))
+    max_batch_size: int = replaced_default(WorkloadFlags, "max_batch_size", ByDevice(8, 16))
+    rungs: tuple[str, ...] = rungs_flag()
+    rounds: int = rounds_flag(3)
+
+    def run(self) -> None:
+        workload = workload_of(self)
+        if workload.model.device.type == "cpu":
+            print(ON_A_CPU)
+        bandwidth = measure_bandwidth(workload.model.device)
+        measures = [partial(run_fresh, workload, LADDER[rung].options) for rung in self.rungs]
+        with tqdm(total=2 * self.rounds * len(measures), unit=" runs") as bar:
+            made = in_turn(measures, self.rounds, bar.update, self.mark_interrupted, warm_up=1)
+        print(f"{workload.model}, {self.num_requests} requests, batches of {self.max_batch_size}")
+        samples = [
+            RungRun(**vars(run), rung=rung, limit_seconds=workload.limit(bandwidth.copy, run=run).seconds)
+            for rung, runs in zip(self.rungs, made, strict=True)
+            for run in runs
+        ]
+        record = self.record(samples, bandwidth)
+        print(record.table(whole_runs=self.load != ALIKE).to_string())
+        print(f"Limit at {bandwidth}")
+        self.write(record)

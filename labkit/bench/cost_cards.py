@@ -2,21 +2,18 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from shutil import get_terminal_size
 from types import CodeType, FrameType
-from typing import TypeVar
 
 import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.arguments import DeviceFlags, batch_sizes_flag, rungs_flag
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import ByDevice, Flags, Kind, batch_sizes_flag, flag, rungs_flag
 from labkit.bench.profile import traced_events
-from labkit.bench.record import record_if_asked
 from labkit.bench.workload import difference
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
@@ -39,34 +36,28 @@ def cost_card(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> Cost
     Without a GPU, the device's counts are those recorded on one for the same model, options and prompts.
     Raises ValueError if the steps differ, because one of them meets a block boundary.
     """
+    ways = [count_calls, count_operators, count_kv_bytes]
+    ways += [count_on_device] if engine.device.type == "cuda" else []
+    counted, ran = [], []
     with steady_decode(engine, prompts, max_new_tokens=STEADY_TOKENS):
-        paths, (calls, infos) = with_paths(engine, count_calls)
-        ops_paths, (ops, index_tensors) = with_paths(engine, count_operators)
-        bytes_paths, kv_bytes = with_paths(engine, count_kv_bytes)
-        others = [ops_paths, bytes_paths]
-        device: DeviceCounts | None
-        if engine.device.type == "cuda":
-            device_paths, device = with_paths(engine, count_on_device)
-            others.append(device_paths)
-        else:
-            device = None
-            if (files.RESULTS / f"{RECORDED}.json").exists():
-                device = files.load(RECORDED).device_counts(engine_key(engine, prompts))
-            if device is not None:
-                device = replace(device, source=f"recorded, {device.source}")
-    if any(other != paths for other in others):
-        raise ValueError(f"the steps of a card must be alike, but took {paths} and {others}")
-    return CostCard(len(prompts), paths, HostCounts(calls, infos, ops, index_tensors, kv_bytes), device)
+        for count in ways:
+            before = engine.stats().append_paths
+            counted.append(count(engine))
+            ran.append(difference(before, engine.stats().append_paths))
+    if any(paths != ran[0] for paths in ran):
+        raise ValueError(f"the steps of a card must be alike, but took {ran}")
+    (calls, infos), (ops, index_tensors), kv_bytes, *on_device = counted
+    host = HostCounts(calls, infos, ops, index_tensors, kv_bytes)
+    device = on_device[0] if on_device else recorded_counts(engine, prompts)
+    return CostCard(len(prompts), ran[0], host, device)
 
 
-T = TypeVar("T")
-
-
-def with_paths(engine: InferenceEngine, count: Callable[[InferenceEngine], T]) -> tuple[dict[str, int], T]:
-    """What `count` returns, behind how often each append path ran in the steps that it ran."""
-    before = engine.stats().append_paths
-    counted = count(engine)
-    return difference(before, engine.stats().append_paths), counted
+def recorded_counts(engine: InferenceEngine, prompts: Sequence[Sequence[int]]) -> DeviceCounts | None:
+    """What was counted on a GPU in such a step; None if that was not recorded."""
+    if not (files.RESULTS / f"{RECORDED}.json").exists():
+        return None
+    device = files.load(RECORDED).device_counts(engine_key(engine, prompts))
+    return device and replace(device, source=f"recorded, {device.source}")
 
 
 # --- ways of counting: each runs one step --------------------------------------------------------------
@@ -124,7 +115,7 @@ def count_kv_bytes(engine: InferenceEngine) -> int:
 
 def count_on_device(engine: InferenceEngine) -> DeviceCounts:
     """Run a step on a GPU; count what the GPU is asked for, from the profiler's trace."""
-    return read_device_counts(traced_events(engine, 1), torch.cuda.get_device_name(engine.device))
+    return read_device_counts(traced_events(engine), torch.cuda.get_device_name(engine.device))
 
 
 def read_device_counts(events: Sequence[dict], device: str) -> DeviceCounts:
@@ -171,8 +162,10 @@ def counts_of_alike(card: CostCard, others: Sequence[CostCard]) -> DeviceCounts 
 
 
 @dataclass
-class CountCards(DeviceFlags):
+class CountCards(Flags):
     """Count what one steady decode step does, for each rung, model and batch size."""
+
+    kind = "cost_card"
 
     rungs: tuple[str, ...] = rungs_flag()
     models: tuple[str, ...] = flag(
@@ -184,7 +177,6 @@ class CountCards(DeviceFlags):
     batch_sizes: tuple[int, ...] = batch_sizes_flag((8, 64, 128))
 
     def run(self) -> None:
-        device = pick_device(self.device)
         samples: list[RungCard] = []
         cards: dict[str, dict[str, CostCard]] = {}  # by what a table is about, and by rung
         with self.until_interrupted(samples):
@@ -196,7 +188,7 @@ class CountCards(DeviceFlags):
                     engine = InferenceEngine(
                         model,
                         LADDER[rung].options,
-                        device=device,
+                        device=pick_device(self.device),
                         cache=CacheConfig(prefix_cache=False, max_blocks_per_layer=batch_size),
                         scheduler=SchedulerConfig(
                             max_batch_size=batch_size, prefill_max_batch_size=batch_size
@@ -209,7 +201,7 @@ class CountCards(DeviceFlags):
                     cards.setdefault(about, {})[rung] = card
         for about, made in cards.items():
             print(f"\n{about}\n{cards_text(made)}")
-        record_if_asked(self, "cost_card", device, samples, model=", ".join(self.models))
+        self.record_if_asked(samples, model=", ".join(self.models))
 
 
 def cards_text(cards: Mapping[str, CostCard]) -> str:

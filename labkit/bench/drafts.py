@@ -10,18 +10,15 @@ import pandas as pd
 import torch
 from tqdm import tqdm
 
-from labkit.bench.arguments import COUNT, ModelFlags, rounds_flag
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import ByDevice, Kind, flag
-from labkit.bench.record import record_if_asked
+from labkit.bench.flags import MODEL, ByDevice, ModelFlags, flag, rounds_flag
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.ladder import FINISHED
 from labkit.model import LanguageModel, load_model
 from labkit.options import EngineOptions
 from labkit.paths import ROOT
-from labkit.results.comparison import Comparison
-from labkit.results.drafts import DialedRun, DraftedTask, together
+from labkit.results.comparison import Comparison, DialedRun, DraftedTask, together
 
 TASKS = ROOT / "data" / "grounded_tasks.json"
 SIDES = ("without drafts", "with drafts")
@@ -47,9 +44,11 @@ class CompareDrafts(ModelFlags):
     it shows nothing.
     """
 
-    model: str = flag("smollm2-135m", "the command measures this chat model", Kind(str, "MODEL"))
+    kind = "drafts"
+
+    model: str = flag("smollm2-135m", "the command measures this chat model", MODEL)
     rounds: int = rounds_flag(2)
-    max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens", COUNT)
+    max_new_tokens: int = flag(ByDevice(256, 48), "an answer has at most this many tokens")
 
     def run(self) -> None:
         device, model = pick_device(self.device), load_model(self.model, seed=self.seed)
@@ -62,7 +61,7 @@ class CompareDrafts(ModelFlags):
             if of_these := [sample for sample in samples if sample.task in tasks]:
                 speedup, interval = together(of_these)
                 print(f"{name}: x{speedup:.2f} {interval}")
-        record_if_asked(self, "drafts", device, samples)
+        self.record_if_asked(samples)
 
 
 def measured(
@@ -74,7 +73,7 @@ def measured(
     else:
         prompt = model.chat_prompt([{"role": "user", "content": task["user"]}])
     longest, params = len(prompt) + args.max_new_tokens, SamplingParams(args.max_new_tokens)
-    engines = [engine_for(model, device, 1, longest, options) for options in (FINISHED.options, NGRAMS)]
+    engines = [engine_for(model, device, longest, options) for options in (FINISHED.options, NGRAMS)]
     measures = [partial(answer, engine, [prompt], params) for engine in engines]
     before, after = in_turn(measures, args.rounds)
     assert {each.token_ids for each in (*before, *after)} == {before[0].token_ids}, "drafts change no token"
@@ -93,13 +92,13 @@ def measured(
 
 
 def engine_for(
-    model: LanguageModel, device: torch.device, batch_size: int, longest: int, options: EngineOptions
+    model: LanguageModel, device: torch.device, longest: int, options: EngineOptions
 ) -> InferenceEngine:
-    """An engine for so many requests of so many tokens, which has run once."""
+    """An engine for one request of so many tokens, which has run once."""
     # A prompt that comes again is found in the prefix cache: it is decoding that is measured.
-    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * batch_size * -(-longest // 64))
-    scheduler = SchedulerConfig(max_batch_size=batch_size)
-    engine = InferenceEngine(model, options, device=device, cache=cache, scheduler=scheduler)
+    cache = CacheConfig(max_positions=longest, max_blocks_per_layer=2 * -(-longest // 64))
+    one = SchedulerConfig(max_batch_size=1)
+    engine = InferenceEngine(model, options, device=device, cache=cache, scheduler=one)
     engine.generate([[1, 2, 3, 1, 2]], SamplingParams(4, stop_on_eos=False))
     return engine
 

@@ -17,19 +17,16 @@ from statistics import median
 
 import numpy as np
 
-from labkit.bench.arguments import SEED, RecordFlags
-from labkit.bench.flags import flag
+from labkit.bench.flags import SEED, RecordFlags, flag
 from labkit.bench.http import said
-from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import QUESTION, SYSTEM_PROMPT, lognormal
-from labkit.bench.record import make_record, own_target, write_own
-from labkit.engine.device import pick_device
 from labkit.ladder import FINISHED
 from labkit.results import load
-from labkit.results.fleet import FleetRun
+from labkit.results.served import FleetRun
 from labkit.serve.affinity import POLICIES, SLACK
 
 BATCH = 64  # requests that a replica decodes together
+PREFIXES = 4  # different beginnings of prompts, for each replica
 KEPT = 8  # prompts' beginnings that a replica's prefix cache has room for
 MOST_ONGOING = 256  # that it takes at once, as the application has it by default
 BOUND = 1.25  # times the mean load, up to which a group takes requests of its own beginnings
@@ -173,8 +170,7 @@ class Fleet:
     """So many replicas behind ingresses that route by a policy.
 
     in_groups: each ingress has replicas of its own, and requests that begin alike come to the same ingress;
-    without, each ingress has all replicas, and requests come to any. prefixes: different beginnings of
-    prompts for each replica.
+    without, each ingress has all replicas, and requests come to any.
     """
 
     service: Service
@@ -182,7 +178,6 @@ class Fleet:
     policy: str = "prefix"
     ingresses: int = 1
     in_groups: bool = False
-    prefixes: int = 4
 
     def rate(self, share: float) -> float:
         """Requests per second that are this share of what all replicas can serve, with full batches and the
@@ -195,7 +190,7 @@ class Fleet:
         """`num` requests at a rate. The second half of them is counted, when the caches have filled; as it
         begins, so many replicas are lost, and their requests are sent to others."""
         going = Simulation(self, self.replicas, seed)
-        for number, asked in enumerate(arrivals(self.rate(share), num, self.prefixes * self.replicas, seed)):
+        for number, asked in enumerate(arrivals(self.rate(share), num, PREFIXES * self.replicas, seed)):
             if 2 * number == num:
                 going.lose(lost, asked.at)
             going.arrive(asked)
@@ -207,7 +202,7 @@ class Fleet:
         rate = self.rate(share)
         going, scaler = Simulation(self, 1, seed), Autoscaler(self.replicas)
         starts: list[float] = []
-        for asked in arrivals(rate, round(rate * seconds), self.prefixes * self.replicas, seed):
+        for asked in arrivals(rate, round(rate * seconds), PREFIXES * self.replicas, seed):
             for _ in range(scaler.wanted(asked.at, going.unfinished, len(going.live) + len(starts))):
                 starts.append(asked.at + cold_start)
             while starts and starts[0] <= asked.at:
@@ -368,11 +363,11 @@ class SimulateFleets(RecordFlags):
     the same seed.
     """
 
+    kind = "fleet"
+
     seed: int = flag(0, "requests are drawn with this seed", SEED)
 
     def run(self) -> None:
-        device = pick_device(self.device)
-        target = own_target(self, "fleet", device)
         service, samples = Service.recorded(FINISHED.number), list[FleetRun]()
         for replicas, policy, ingresses, in_groups, lost, num in STEADY:
             fleet = Fleet(service, replicas, policy, ingresses, in_groups)
@@ -381,7 +376,6 @@ class SimulateFleets(RecordFlags):
         for cold_start in COLD_STARTS:
             samples.append(Fleet(service, GROWING).growing(SHARE, cold_start + AFTER, self.seed, cold_start))
             said(samples[-1].event)
-        about = self.settings | {"model": "random:gpt2", "share": SHARE}
-        record = make_record("fleet", device, measure_bandwidth(device), about, samples)
+        record = self.record(samples, model="random:gpt2", share=SHARE)
         print(f"{record.steady_table().to_string()}\n\n{record.growth_table().to_string()}")
-        write_own(record, target)
+        self.write(record)

@@ -12,18 +12,9 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from labkit.bench.arguments import (
-    COUNT,
-    LENGTH_LIST,
-    RecordFlags,
-    batch_sizes_flag,
-    rounds_flag,
-    rungs_flag,
-)
 from labkit.bench.comparison import in_turn
-from labkit.bench.flags import flag
-from labkit.bench.limit import measure_bandwidth, synchronize
-from labkit.bench.record import make_record, own_target, write_own
+from labkit.bench.flags import LENGTH_LIST, RecordFlags, batch_sizes_flag, flag, rounds_flag, rungs_flag
+from labkit.bench.limit import synchronize
 from labkit.engine import CacheConfig, InferenceEngine, SchedulerConfig
 from labkit.engine.device import pick_device
 from labkit.engine.parts import NO_PARTS, Part
@@ -193,6 +184,8 @@ def timed_parts(engine: InferenceEngine) -> Iterator[dict[str, float]]:
 class TimeHost(RecordFlags):
     """Time what a decode step costs the host, the model taken out, for each rung and batch size."""
 
+    kind = "host_time"
+
     rungs: tuple[str, ...] = rungs_flag()
     rounds: int = rounds_flag(3)
     batch_sizes: tuple[int, ...] = batch_sizes_flag(BATCH_SIZES)
@@ -201,22 +194,20 @@ class TimeHost(RecordFlags):
         "prompts in turn have this many tokens; one number makes all positions equal",
         LENGTH_LIST,
     )
-    steps: int = flag(40, "this many steps are timed in each of the runs", COUNT)
+    steps: int = flag(40, "this many steps are timed in each of the runs")
 
     def run(self) -> None:
         device = pick_device(self.device)
-        path = own_target(self, "host_time", device)
         samples: list[RungHostTime] = []
         with self.until_interrupted(samples):
             for batch_size in tqdm(self.batch_sizes, desc="batch sizes"):
                 measures = [partial(self.one_run, rung, batch_size, device) for rung in self.rungs]
                 samples += chain(*in_turn(measures, self.rounds))
-        settings = {**self.settings, "model": "none, GPT-2's layers"}
         samples.sort(key=lambda sample: self.rungs.index(sample.rung))
-        record = make_record("host_time", device, measure_bandwidth(device), settings, samples)
+        record = self.record(samples, model="none, GPT-2's layers")
         print("GPT-2's layers, no model: microseconds of a step, the median")
-        print(record.table(self.batch_sizes).to_string())
-        write_own(record, path)
+        print(record.table().to_string())
+        self.write(record)
 
     def one_run(self, rung: str, batch_size: int, device: torch.device) -> RungHostTime:
         engine = host_engine(LADDER[rung].options, batch_size, device)

@@ -8,22 +8,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise, repeat
 from statistics import median
 
-from labkit.bench.arguments import BATCH, COUNT, ServedFlags, rounds_flag
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import BATCH, ByDevice, Kind, ServedFlags, flag, rounds_flag
 from labkit.bench.limit import measure_bandwidth
-from labkit.bench.record import make_record, write_record
 from labkit.bench.streaming import felt_latency, run_streaming
 from labkit.bench.workload import Request, Workload
 from labkit.checks import real_number
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import StreamError
-from labkit.results.http import (
+from labkit.results.served import (
     BY_OPENAI,
     BY_THREAD,
     IN_PROCESS,
@@ -33,21 +32,21 @@ from labkit.results.http import (
     HttpRun,
     counted,
 )
-from labkit.results.record import Record
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
 
 
-class Readers:
+class Readers(ExitStack):
     """Processes of readers, which share the requests of a run. Close them, or use a `with` block."""
 
     def __init__(self, num_processes: int) -> None:
-        command = [sys.executable, "-m", "labkit.bench.http_readers"]
-        pipe = subprocess.PIPE
-        self._processes = [
+        super().__init__()
+        command, pipe = [sys.executable, "-m", "labkit.bench.http_readers"], subprocess.PIPE
+        processes = (
             subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(num_processes)
-        ]
+        )
+        self._processes = [self.enter_context(process) for process in processes]
 
     def run(self, side: str, port: int, bodies: Sequence[dict], times: Sequence[float]) -> HttpRun:
         """Have each body asked for at its time. Raises StreamError if a reader was not served to its end."""
@@ -69,15 +68,6 @@ class Readers:
             itl=counted(b - a for r in readers for a, b in pairwise(r["times"])),
             busy=max(each["busy"] for each in told),
         )
-
-    def __enter__(self) -> "Readers":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for process in self._processes:
-            process.stdin.close()
-            process.wait()
-            process.stdout.close()
 
 
 def bodies_of(model: str, requests: Sequence[Request]) -> list[dict]:
@@ -143,11 +133,13 @@ class ServeReaders(ServedFlags):
     take more --clients. The record is written after every round.
     """
 
-    readers: int = flag(ByDevice(64, 8), "this many readers ask", COUNT)
+    kind = "http"
+
+    readers: int = flag(ByDevice(64, 8), "this many readers ask")
     max_batch_size: int = flag(ByDevice(64, 8), "an engine decodes at most this many together", BATCH)
-    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens", COUNT)
-    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens", COUNT)
-    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes", COUNT)
+    prompt_tokens: int = flag(ByDevice(64, 16), "each prompt has this many tokens")
+    max_new_tokens: int = flag(ByDevice(256, 32), "each answer has this many tokens")
+    clients: int = flag(ByDevice(4, 1), "the readers are shared by this many processes")
     share: float = flag(
         0.0,
         "the readers ask at random moments, for this share of a side's highest rate "
@@ -164,10 +156,6 @@ class ServeReaders(ServedFlags):
         settings = EngineSettings(self.model, self.rung, str(device), self.max_batch_size, max_blocks)
         bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
         within: dict[str, float] = {}  # seconds in which the readers of each side ask
-
-        def record() -> Record:
-            return make_record("http", device, bandwidth, self.settings | {"within": within}, samples)
-
         said("two servers start, and an engine is made here")
         with (
             Readers(self.clients) as readers,
@@ -186,12 +174,11 @@ class ServeReaders(ServedFlags):
                 for side in (*SIDES, *SIDES[::-1]):
                     samples.append(run(side, within[side]))
                     said(f"round {number + 1} of {self.rounds}, {in_words(samples[-1])}")
-                if self.json:
-                    write_record(record(), self.json)
+                self.record_if_asked(samples, bandwidth, within=within)
+        record = self.record(samples, bandwidth, within=within)
         print(f"{engine}, {self.readers} readers x {self.max_new_tokens} tokens; times in milliseconds")
-        print(record().table().to_string())
-        if self.json:
-            write_record(record(), self.json)
+        print(record.table().to_string())
+        self.write(record)
 
     def run_side(
         self,

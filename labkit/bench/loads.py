@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from labkit.bench.workload import Request
 from labkit.errors import OptionError
@@ -50,7 +51,11 @@ class Asked:
 
 def sampled(asked: Asked) -> tuple[Request, ...]:
     """The requests that are alike, each with temperature 0.8, top-p 0.95 and a seed of its own."""
-    return tuple(drawing(request, asked.seed + i) for i, request in enumerate(asked.alike))
+    drawn = partial(replace, temperature=TEMPERATURE, top_p=TOP_P)
+    return tuple(
+        replace(request, params=drawn(request.params, seed=asked.seed + i))
+        for i, request in enumerate(asked.alike)
+    )
 
 
 def ragged(asked: Asked) -> tuple[Request, ...]:
@@ -123,12 +128,6 @@ def make_load(name: str, asked: Asked) -> tuple[Request, ...]:
     if name not in LOADS:
         raise OptionError(f"there is no load {name!r}; there are {', '.join(LOADS)}")
     return LOADS[name](asked)
-
-
-def drawing(request: Request, seed: int) -> Request:
-    """A request as it was, but its tokens are drawn."""
-    params = replace(request.params, temperature=TEMPERATURE, top_p=TOP_P, seed=seed)
-    return replace(request, params=params)
 
 
 def lognormal(numbers: random.Random, median: int, at_most: int) -> int:

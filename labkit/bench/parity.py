@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import torch
 
-from labkit.bench.peers.generate import quiet_transformers
+from labkit.bench.peers.others import quiet_transformers
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.model import LanguageModel
 from labkit.model.checkpoint import find_folder

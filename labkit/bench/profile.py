@@ -59,11 +59,10 @@ def activities_of(device: torch.device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *on_gpu]
 
 
-def traced_events(engine: InferenceEngine, num_steps: int) -> list[dict]:
-    """The Chrome trace's events of so many steps of an engine that is in `watch.steady_decode`."""
+def traced_events(engine: InferenceEngine) -> list[dict]:
+    """The Chrome trace's events of a step of an engine that is in `watch.steady_decode`."""
     with profile(activities=activities_of(engine.device), acc_events=True) as profiler:
-        for _ in range(num_steps):
-            engine.step()
+        engine.step()
         synchronize(engine.device)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

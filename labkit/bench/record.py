@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from labkit import paths
-from labkit.bench.limit import Bandwidth, measure_bandwidth
+from labkit.bench.limit import Bandwidth
 from labkit.checks import shown
 from labkit.doctor import driver_version, first_words
 from labkit.errors import OptionError, ProjectError
@@ -119,19 +118,19 @@ def utf8(text: str) -> str:
 
 def target_file(text: str) -> Path:
     """The type of a flag that takes a file to write. Writing is tried at once, and leaves nothing behind."""
-    try_writing(text, Path(utf8(text)))
+    try_writing(Path(utf8(text)))
     return Path(text)
 
 
-def try_writing(text: str, path: Path) -> None:
+def try_writing(target: Path) -> None:
     """Make a file and the directories above it, then remove what was not there before.
 
-    Raises ArgumentTypeError, showing `text`, if that fails.
+    Raises ArgumentTypeError if that fails.
     """
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(target))
     was_there = os.path.lexists(path)
     try:
-        if not text or (was_there and not path.is_file()):
+        if was_there and not path.is_file():
             raise OSError(errno.EINVAL, "there can be no file")
         with ExitStack() as made:
             for folder in reversed([folder for folder in path.parents if not folder.exists()]):
@@ -141,44 +140,25 @@ def try_writing(text: str, path: Path) -> None:
             if not was_there:
                 made.callback(path.unlink)
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {shown(text)}: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"cannot write {shown(str(target))}: {error.strerror}") from None
 
 
-def record_if_asked(
-    args: Any,
-    kind: str,
-    device: torch.device,
-    samples: Sequence[object],
-    bandwidth: Bandwidth | None = None,
-    **more: object,
-) -> None:
-    """Write a record if --json names a file. bandwidth: by default measured now. more: settings beside the
-    flags."""
-    if args.json:
-        measured = bandwidth or measure_bandwidth(device)
-        write_record(make_record(kind, device, measured, args.settings | more, samples), args.json)
+def own_target(kind: str, device: torch.device) -> Path:
+    """A file in data/results, named after the kind of record and the machine.
 
-
-def own_target(args: Any, kind: str, device: torch.device) -> Path:
-    """The file that --json names, or one in data/results, named after the kind and the machine.
-
-    Writing to the latter is tried, and leaves nothing behind. Raises OptionError if it fails, before anything
-    was measured.
+    Writing to it is tried, and leaves nothing behind. Raises OptionError if it fails.
     """
-    if args.json:
-        return args.json
     path = paths.RESULTS / f"{kind}_{paths.slug(device_name(device))}.json"
     try:
         paths.require_project()
-        try_writing(str(path), path)
+        try_writing(path)
     except (ProjectError, argparse.ArgumentTypeError) as error:
         raise OptionError(f"{error}. Name a file with --json") from None
     return path
 
 
-def write_own(record: Record, path: Path) -> None:
-    """Write a record, and say where it is and what draws it."""
-    write_record(record, path)
+def tell(record: Record, path: Path) -> None:
+    """Say where a record is and what draws it."""
     print(f"Record: {path}")
     if record.kind in DRAWN:
         here = "" if path.resolve().parent == paths.RESULTS else " Put it into data/results first."

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from labkit.bench.arguments import BATCH, BATCH_LIST, COUNT, LONGEST, ServedFlags, names_of
-from labkit.bench.flags import ByDevice, Kind, flag
+from labkit.bench.flags import BATCH, LONGEST, ByDevice, Kind, ServedFlags, flag, names_of
 from labkit.bench.http import Readers, bodies_of, said
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import Asked, make_load
-from labkit.bench.record import make_record, write_record
 from labkit.bench.workload import Request
 from labkit.checks import real_number
 from labkit.engine import SamplingParams
@@ -21,7 +19,7 @@ from labkit.engine.device import pick_device
 from labkit.engine.stats import EngineCounters
 from labkit.errors import OptionError
 from labkit.model import load_model
-from labkit.results.http import ReplicasRun
+from labkit.results.served import ReplicasRun
 from labkit.serve.affinity import POLICIES
 
 if TYPE_CHECKING:  # it needs Ray, an extra
@@ -45,26 +43,28 @@ class ServeReplicas(ServedFlags):
     every run.
     """
 
-    replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another", BATCH_LIST)
+    kind = "replicas"
+
+    replicas: tuple[int, ...] = flag((1, 2), "this many replicas serve, one number after another")
     policies: tuple[str, ...] = flag(
         ("prefix",),
         f"requests are routed so, in turn: {', '.join(POLICIES)}",
         Kind(names_of(POLICIES), "POLICY,..."),
     )
     load: str = flag("ragged", "requests are so", choices=ASKED)
-    prefixes: int = flag(1, "this many loads, each of another seed, are mixed", COUNT)
-    requests: int = flag(ByDevice(512, 16), "each replica gets this many requests on average", COUNT)
-    max_new_tokens: int = flag(ByDevice(200, 32), "a request makes at most this many tokens", COUNT)
+    prefixes: int = flag(1, "this many loads, each of another seed, are mixed")
+    requests: int = flag(ByDevice(512, 16), "each replica gets this many requests on average")
+    max_new_tokens: int = flag(ByDevice(200, 32), "a request makes at most this many tokens")
     max_batch_size: int = flag(ByDevice(64, 8), "each replica decodes at most this many together", BATCH)
     within: float = flag(
         0.0,
         "readers ask one by one in this time (default: %(default)s, all at once)",
         Kind(real_number(0, LONGEST), "SECONDS"),
     )
-    ingresses: int = flag(1, "the requests of all readers go through this many", COUNT)
-    clients: int = flag(ByDevice(8, 1), "the readers are shared by this many processes", COUNT)
-    rounds: int = flag(3, "each application serves this many runs", COUNT)
-    port: int = flag(8123, "Ray's proxy listens here", COUNT)
+    ingresses: int = flag(1, "the requests of all readers go through this many")
+    clients: int = flag(ByDevice(8, 1), "the readers are shared by this many processes")
+    rounds: int = flag(3, "each application serves this many runs")
+    port: int = flag(8123, "Ray's proxy listens here")
 
     def run(self) -> None:
         """Raises OptionError without Ray, and StreamError if a reader is not served."""
@@ -100,12 +100,13 @@ class ServeReplicas(ServedFlags):
                             requests = mixed(self.load, self.prefixes, Asked(alike, config, number))
                             ran = door.run(readers, requests, self.within)
                             said(in_words(ran))
-                            samples += [ran] if number else []
-                            record = make_record("replicas", device, bandwidth, self.settings, samples)
-                            if self.json and samples:
-                                write_record(record, self.json)
+                            if number:
+                                samples.append(ran)
+                                self.record_if_asked(samples, bandwidth)
         print(f"{self.model}, rung {self.rung}, {self.load}; times in milliseconds")
+        record = self.record(samples, bandwidth)
         print(record.table().to_string())
+        self.write(record)
 
 
 def in_words(run: ReplicasRun) -> str:

@@ -3,15 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
-from typing import ClassVar
 
 from tqdm import tqdm
 
-from labkit.bench.arguments import BATCH, COUNT, NUMBER, RATE, RungFlag, WorkloadFlags, workload_of
-from labkit.bench.flags import flag, replaced_default
+from labkit.bench.flags import (
+    BATCH,
+    NUMBER,
+    RATE,
+    RungFlag,
+    WorkloadFlags,
+    flag,
+    replaced_default,
+    workload_of,
+)
 from labkit.bench.limit import measure_bandwidth
 from labkit.bench.loads import ALIKE, LOADS
-from labkit.bench.record import record_if_asked
 from labkit.bench.workload import Workload
 from labkit.engine import InferenceEngine
 from labkit.errors import OptionError
@@ -23,13 +29,11 @@ from labkit.results.runs import Run, RungRun, total_paths
 class RunFlags(WorkloadFlags, RungFlag):
     """A workload that runs several times on a rung, with the flags of the write-ups."""
 
-    kind: ClassVar[str]  # of the record
-
     load: str = replaced_default(WorkloadFlags, "load", ALIKE, choices=tuple(LOADS))
     rate: float | None = flag(
         None, "with --load arrivals, this many requests arrive per second (default: none)", RATE
     )
-    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", 64, kind=COUNT)
+    max_new_tokens: int = replaced_default(WorkloadFlags, "max_new_tokens", 64, kind=None)
     prefill_max_batch_size: int | None = flag(
         None, "at most this many requests are admitted in one step (default: as --max-batch-size)", BATCH
     )
@@ -42,7 +46,7 @@ class RunFlags(WorkloadFlags, RungFlag):
         False, "this flag is for the write-ups' command lines; paged attention is always on here"
     )
     warmup_runs: int = flag(1, "this many runs come first and are not measured", NUMBER)
-    repeat_runs: int = flag(3, "this many runs are measured", COUNT)
+    repeat_runs: int = flag(3, "this many runs are measured")
 
     def run(self) -> None:
         workload = self.workload()
@@ -72,9 +76,7 @@ class RunFlags(WorkloadFlags, RungFlag):
                 f"Limit of decode: {limit.tokens_per_second:,.0f} tokens/s ({limit.num_bytes / 1e9:,.1f} GB "
                 f"at {bandwidth}, measured); reached {reached:.1f} %"
             )
-        record_if_asked(self, self.kind, workload.model.device, samples, bandwidth)
-        if self.json:
-            print(f"Record: {self.json}")
+        self.record_if_asked(samples, bandwidth)
 
     def workload(self) -> Workload:
         """Raises LabkitError if model, device or load cannot be had."""

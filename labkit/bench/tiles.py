@@ -20,7 +20,7 @@ from labkit.kernels.tiles import (
     num_programs,
     staged_bytes,
 )
-from labkit.results.kernel_times import TunedTile
+from labkit.results.kernels import TunedTile
 
 STAGES = (3, 4, 5, 6)
 AT_ONCE = 16  # tiles that are compiled together

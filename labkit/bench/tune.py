@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from labkit.bench.arguments import BATCH, COUNT, ModelFlags
-from labkit.bench.flags import flag
+from labkit.bench.flags import BATCH, ModelFlags, flag
 from labkit.bench.limit import launcher, timed
-from labkit.bench.record import record_if_asked, try_writing
+from labkit.bench.record import try_writing
 from labkit.bench.tiles import Case, Measure, Product, rows_up_to, search_tiles
 from labkit.engine.device import current_device, default_dtype, pick_device
 from labkit.errors import OptionError
@@ -39,7 +38,7 @@ from labkit.model import Network, load_model
 from labkit.model.checkpoint import network_without_weights
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.parallel.shards import head_groups
-from labkit.results.kernel_times import TunedTile, tiles_table
+from labkit.results.kernels import TunedTile, tiles_table
 
 WIDTH = 64  # columns of a part of the statistics that a product behind a LayerNorm reads
 MOST_COPIES, MOST_THREADS = 64, 16
@@ -216,9 +215,11 @@ class Tune(ModelFlags):
     tile.
     """
 
-    seconds: int = flag(60, "the search lasts this many seconds", COUNT)
+    kind = "tiles"
+
+    seconds: int = flag(60, "the search lasts this many seconds")
     max_batch_size: int = flag(64, "engines to come decode at most this many requests together", BATCH)
-    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does", COUNT)
+    ranks: int = flag(1, "the model is cut among this many GPUs, as labkit.parallel does")
 
     def run(self) -> None:
         """Raises OptionError where no kernel is compiled or no file can be written, and RecordError for a
@@ -229,7 +230,7 @@ class Tune(ModelFlags):
             raise OptionError(f"tiles are measured on a CUDA GPU with Triton: {why}")
         path, dtype = table_path(device), default_dtype(device)
         try:
-            try_writing(str(path), path)
+            try_writing(path)
         except argparse.ArgumentTypeError as error:
             raise OptionError(f"{error}. Let XDG_CACHE_HOME name a folder that can be written") from None
         measured = tiles_for(device, dtype, can_hold=True)
@@ -255,4 +256,4 @@ class Tune(ModelFlags):
             return
         keep_table(path, [timed_tile(each, dtype) for each in found])
         print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
-        record_if_asked(self, "tiles", device, found, dtype=name_of(dtype))
+        self.record_if_asked(found, dtype=name_of(dtype))

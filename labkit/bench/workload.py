@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -60,6 +61,21 @@ class Workload:
         workload: device, scheduler, cache."""
         params = SamplingParams(max_new_tokens, stop_on_eos=False)
         return cls(model, tuple(Request(prompt, params) for prompt in prompts), **settings)
+
+    @classmethod
+    def at_once(
+        cls, model: LanguageModel, requests: tuple[Request, ...], max_batch_size: int, prefix_cache: bool
+    ) -> "Workload":
+        """These requests on the model's device, with as many admitted in a step as can be decoded together,
+        whatever the length of their prompts."""
+        encode = cache(model.tokenizer.encode)
+        prompts = [encode(r.prompt) if isinstance(r.prompt, str) else r.prompt for r in requests]
+        scheduler = SchedulerConfig(
+            max_batch_size=max_batch_size,
+            prefill_max_batch_size=max_batch_size,
+            prefill_max_tokens=max(1, sum(map(len, prompts))),
+        )
+        return cls(model, requests, model.device, scheduler, CacheConfig(prefix_cache=prefix_cache))
 
     @property
     def max_new_tokens(self) -> tuple[int, ...]:
@@ -121,22 +137,27 @@ class Workload:
         encode, prompts = self.model.tokenizer.encode, [request.prompt for request in self.requests]
         return [encode(prompt) if isinstance(prompt, str) else prompt for prompt in prompts]
 
-    def run(self, engine: InferenceEngine) -> Run:
-        """Serve the requests, `engine.step()` in a loop. Raises OptionError if one arrives later."""
+    def serve(self, engine: InferenceEngine) -> tuple[list[Completion], float]:
+        """Serve the requests, `engine.step()` in a loop, with no prefix in the cache: the completions as they
+        came, and the seconds from the first arrival on. Raises OptionError if a request arrives later."""
         if self.has_arrivals:
             raise OptionError(
                 "requests that arrive one after another are served by `streaming` and `loads` only"
             )
         if engine.prefix_cache is not None:
             engine.prefix_cache.clear()  # or the warm-up's prompts would be found there
-        before = engine.stats()
         for request in self.requests:
             engine.add_request(request.prompt, request.params)
-        completions = []
+        completions: list[Completion] = []
         while engine.has_work:
             completions += engine.step().completions
             ended = time.perf_counter()  # the last token's own time lies before the end of its step
-        seconds = ended - min(completion.timing.arrived for completion in completions)
+        return completions, ended - min(completion.timing.arrived for completion in completions)
+
+    def run(self, engine: InferenceEngine) -> Run:
+        """A run of the requests. Raises OptionError as `serve` does."""
+        before = engine.stats()
+        completions, seconds = self.serve(engine)
         return make_run(before, engine.stats(), completions, latency_metrics(completions), seconds)
 
 

@@ -14,12 +14,18 @@ from labkit.results.cost_cards import (
     HostCounts,
     counts_table,
 )
-from labkit.results.files import KINDS, GpuTests, load, load_all, load_gpu_tests
+from labkit.results.files import (
+    KINDS,
+    GpuTests,
+    host_time_lines,
+    ladder_lines,
+    load,
+    load_all,
+    load_gpu_tests,
+)
 from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
-from labkit.results.kernel_times import AppendTime, AttentionTime
-from labkit.results.loads import LoadsRecord
-from labkit.results.machines import host_time_lines, ladder_lines
-from labkit.results.peers import PeersRecord
+from labkit.results.kernels import AppendTime, AttentionTime
+from labkit.results.peers import LoadsRecord, PeersRecord
 from labkit.results.profiles import DeviceTimeRecord, ProfiledStep, StepProfile, TracedStep
 from labkit.results.published import headline, noise_floor, published_figures, series_drift
 from labkit.results.record import Host, Record

@@ -152,3 +152,61 @@ class ComparedWorkload:
 
     comparison: Comparison
     limit_seconds: float
+
+
+# --- requests without drafts and with them -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DraftedTask:
+    """One request alone, whose tokens are the same with drafts and without.
+
+    task: "summarize", "edit", "code", or "free", whose answer the prompt does not foretell. steps: that its
+    tokens took with drafts. drafted: tokens that were verified in them; accepted: those that were right.
+    comparison: seconds of decoding, without drafts and with them.
+    """
+
+    task: str
+    name: str
+    prompt_tokens: int
+    new_tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    comparison: Comparison
+
+    @property
+    def tokens_a_step(self) -> float:
+        """New tokens, without the first, by the steps they took."""
+        return (self.new_tokens - 1) / self.steps
+
+
+@dataclass(frozen=True)
+class DialedRun:
+    """Requests of which each draft is right with a chance that was set.
+
+    steps, drafted, accepted: of all runs with drafts, for luck differs from run to run. comparison: seconds
+    of decoding, without drafts and with them.
+    """
+
+    requests: int
+    chance: float
+    new_tokens: int
+    steps: int
+    drafted: int
+    accepted: int
+    comparison: Comparison
+
+    @property
+    def tokens_a_step(self) -> float:
+        """New tokens of each request, without the first, by the steps until all had theirs."""
+        return (self.new_tokens - 1) * len(self.comparison.after_samples) / self.steps
+
+
+def together(samples: Sequence[DraftedTask]) -> tuple[float, Interval]:
+    """How many times faster all these requests are decoded with drafts, one after another: the ratio of their
+    times' sums, run by run, and its interval."""
+    compared = [sample.comparison for sample in samples]
+    before = np.sum([each.before_samples for each in compared], axis=0).tolist()
+    after = np.sum([each.after_samples for each in compared], axis=0).tolist()
+    return float(np.median(before) / np.median(after)), speedup_interval(before, after)

@@ -85,11 +85,8 @@ def counts_table(cards: Mapping[Hashable, CostCard], rows: Mapping[str, str]) ->
     rows: the counts to show, from a count's name ("aten_ops") to the words of its row; a count that no card
     has is left out.
     """
-    columns = {
-        name: {words: counts[count] for count, words in rows.items() if count in counts}
-        for name, counts in ((name, card.counts) for name, card in cards.items())
-    }
-    return pd.DataFrame(columns)
+    table = pd.DataFrame({name: card.counts for name, card in cards.items()})
+    return table.reindex([count for count in rows if count in table.index]).rename(index=rows)
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,6 @@ class RungCard:
     card: CostCard
 
 
-@dataclass(frozen=True)
 class CostCardRecord(Record):
     """What `python -m labkit.bench cost-card` recorded: cards by rung, model, batch size and prompts."""
 

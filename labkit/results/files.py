@@ -1,7 +1,9 @@
-"""Records as files under data/results: found, and read as the class of their kind."""
+"""Records as files under data/results: found, read as the class of their kind, and compared by machine."""
 
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -9,44 +11,42 @@ from labkit.checks import shown
 from labkit.errors import RecordError
 from labkit.json_file import read_json
 from labkit.paths import RESULTS, ROOT, require_project
-from labkit.results.comparison import ComparedWorkload
-from labkit.results.cost_cards import CostCardRecord, RungCard
-from labkit.results.drafts import DialedRun, DraftedTask
-from labkit.results.fleet import FleetRecord, FleetRun
-from labkit.results.host_time import HostTimeRecord, RungHostTime
-from labkit.results.http import HttpRecord, HttpRun, ReplicasRecord, ReplicasRun
-from labkit.results.kernel_times import AppendTime, AttentionTime, TunedTile
-from labkit.results.loads import LoadRun, LoadsRecord
-from labkit.results.peers import PeerSample, PeersRecord
-from labkit.results.profiles import DeviceTimeRecord, ProfiledStep, ProfileRecord, TracedStep
-from labkit.results.ranks import RanksRecord, RanksRun
+from labkit.results import (
+    comparison,
+    cost_cards,
+    host_time,
+    kernels,
+    peers,
+    profiles,
+    ranks,
+    runs,
+    served,
+)
 from labkit.results.record import Host, Record
-from labkit.results.runs import RungRun, RunsRecord
-from labkit.results.sampling import SamplingRecord, SamplingRun
 from labkit.results.typed import read_as, read_items
 
 GPU_TESTS = RESULTS / "gpu_tests.json"
 KINDS: dict[str, tuple[type[Record], Any]] = {  # the class of a record, and of its samples
-    "profile": (ProfileRecord, ProfiledStep),
-    "cost_card": (CostCardRecord, RungCard),
-    "host_time": (HostTimeRecord, RungHostTime),
-    "kv_append": (Record, AppendTime),
-    "attention": (Record, AttentionTime),
-    "decode_kernels": (DeviceTimeRecord, TracedStep),
-    "comparison": (Record, ComparedWorkload),
-    "scheduler": (RunsRecord, RungRun),
-    "streaming": (RunsRecord, RungRun),
-    "http": (HttpRecord, HttpRun),
-    "ranks": (RanksRecord, RanksRun),
-    "replicas": (ReplicasRecord, ReplicasRun),
-    "fleet": (FleetRecord, FleetRun),
-    "ladder": (RunsRecord, RungRun),
-    "peers": (PeersRecord, PeerSample),
-    "loads": (LoadsRecord, LoadRun),
-    "sampling": (SamplingRecord, SamplingRun),
-    "tiles": (Record, TunedTile),
-    "drafts": (Record, DraftedTask),
-    "drafts_dial": (Record, DialedRun),
+    "profile": (profiles.ProfileRecord, profiles.ProfiledStep),
+    "cost_card": (cost_cards.CostCardRecord, cost_cards.RungCard),
+    "host_time": (host_time.HostTimeRecord, host_time.RungHostTime),
+    "kv_append": (Record, kernels.AppendTime),
+    "attention": (Record, kernels.AttentionTime),
+    "decode_kernels": (profiles.DeviceTimeRecord, profiles.TracedStep),
+    "comparison": (Record, comparison.ComparedWorkload),
+    "scheduler": (runs.RunsRecord, runs.RungRun),
+    "streaming": (runs.RunsRecord, runs.RungRun),
+    "http": (served.HttpRecord, served.HttpRun),
+    "ranks": (ranks.RanksRecord, ranks.RanksRun),
+    "replicas": (served.ReplicasRecord, served.ReplicasRun),
+    "fleet": (served.FleetRecord, served.FleetRun),
+    "ladder": (runs.RunsRecord, runs.RungRun),
+    "peers": (peers.PeersRecord, peers.PeerSample),
+    "loads": (peers.LoadsRecord, peers.LoadRun),
+    "sampling": (peers.SamplingRecord, peers.SamplingRun),
+    "tiles": (Record, kernels.TunedTile),
+    "drafts": (Record, comparison.DraftedTask),
+    "drafts_dial": (Record, comparison.DialedRun),
     "faults": (Record, dict),  # of tests/soak; so are the next
     "flood": (Record, dict),
     "http_flood": (Record, dict),
@@ -143,3 +143,46 @@ class GpuTests:
 def load_gpu_tests(path: Path = GPU_TESTS) -> GpuTests:
     """The outcome in a file. Raises RecordError naming the file if it is missing or not such a record."""
     return read_as(GpuTests, read_record(path), path.name)
+
+
+# --- what each machine's records say of the rungs: every record of a kind, yours among them ----------------
+
+Lines = dict[str, dict[str, float]]  # for each record, by what it measured: a number per rung
+
+
+def ladder_lines() -> Lines:
+    """Decode tokens per second of the rungs, the median run, in every record of `ladder`.
+
+    A record goes by its machine, its workload and its name; the newest is the last. Raises RecordError for a
+    file that is no record.
+    """
+    return _lines(
+        "ladder",
+        lambda r: f"{r.model}, {r.num_requests} × {r.max_new_tokens}, B = {r.max_batch_size}",
+        lambda r: {rung: r.rate(rung) for rung in r.rates},
+    )
+
+
+def host_time_lines(batch_size: int = 64) -> Lines:
+    """Microseconds of host time per step of the rungs, the median, in every record of `host-time`.
+
+    batch_size: of each record the size that is nearest to this one. A record goes by its machine, the size
+    and its name; the newest is the last. Raises RecordError for a file that is no record.
+    """
+
+    def nearest(record: Any) -> int:
+        return min(record.distinct("batch_size"), key=lambda size: (abs(log(size / batch_size)), size))
+
+    def values(record: Any) -> dict[str, float]:
+        size = nearest(record)
+        return {each.rung: record.time(each.rung, size).step_us for each in record.only(batch_size=size)}
+
+    return _lines("host_time", lambda record: f"B = {nearest(record)}", values)
+
+
+def _lines(kind: str, what: Callable[[Any], str], values: Callable[[Any], dict[str, float]]) -> Lines:
+    """A line per record of the kind, the oldest first; its rungs in the order of their numbers."""
+    return {
+        f"{record.host.machine}: {what(record)} ({name})": dict(sorted(values(record).items()))
+        for name, record in sorted(load_all(kind).items(), key=lambda item: (item[1].date, item[0]))
+    }

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.results.comparison import Comparison
-from labkit.results.kernel_times import median_us
+from labkit.results.kernels import median_us
 from labkit.results.record import Record, table_of
 
 
@@ -71,7 +71,6 @@ class RungHostTime(HostTime):
     rung: str
 
 
-@dataclass(frozen=True)
 class HostTimeRecord(Record):
     """What `python -m labkit.bench host-time` recorded: host times by rung and batch size."""
 
@@ -102,10 +101,10 @@ class HostTimeRecord(Record):
 
         return Comparison(before, after, side(before), side(after), {}, {})
 
-    def table(self, batch_sizes: Sequence[int]) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
         """Microseconds per step: a row per rung, a column per batch size."""
         rows = {
-            rung: {f"B = {t.batch_size}": round(t.step_us) for t in times if t.batch_size in batch_sizes}
+            rung: {f"B = {time.batch_size}": round(time.step_us) for time in times}
             for rung, times in self.times.items()
         }
         return table_of(rows, "rung")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from labkit.results.record import Record, table_of
+from labkit.results.record import Record
 
 
 class Span(NamedTuple):
@@ -36,17 +36,14 @@ class StepProfile:
     def table(self) -> pd.DataFrame:
         """A row per named range, in order of time, and one for the rest of the step: microseconds, share and
         operators."""
-        totals = durations(self.ranges)
-        totals["(rest of the step)"] = self.duration - sum(totals.values())
-        inside = dict.fromkeys(totals, 0)
-        for op in self.operators:
-            homes = (r.name for r in self.ranges if is_inside(op, r))
-            inside[next(homes, "(rest of the step)")] += 1
+        totals, rest = durations(self.ranges), "(rest of the step)"
+        totals[rest] = self.duration - sum(totals.values())
+        homes = [next((r.name for r in self.ranges if is_inside(op, r)), rest) for op in self.operators]
         return pd.DataFrame(
             {
                 "microseconds": {n: round(t) for n, t in totals.items()},
                 "% of step": {n: round(100 * t / self.duration, 1) for n, t in totals.items()},
-                "operators": inside,
+                "operators": {name: homes.count(name) for name in totals},
             }
         )
 
@@ -84,7 +81,6 @@ class ProfiledStep:
         return median(self.step_seconds)
 
 
-@dataclass(frozen=True)
 class ProfileRecord(Record):
     """Recorded profiles of a rung: a ProfiledStep per batch size."""
 
@@ -136,7 +132,6 @@ class TracedStep:
         return round(sum(kernel.count for kernel in self.kernels if not kernel.is_copy))
 
 
-@dataclass(frozen=True)
 class DeviceTimeRecord(Record):
     """Recorded traces of decode steps, by rung and batch size."""
 
@@ -159,17 +154,3 @@ class DeviceTimeRecord(Record):
         """Microseconds of the GPU's work per step, by batch size. Raises RecordError for an unknown rung."""
         self.only(rung=rung)
         return {size: step.gpu_busy_us for (number, size), step in self.steps.items() if number == rung}
-
-    def table(self, batch_size: int) -> pd.DataFrame:
-        """How long the GPU works and waits per step at this batch size: a row per rung."""
-        rows = {
-            rung: {
-                "step (µs)": round(step.step_us),
-                "GPU at work (µs)": round(step.gpu_busy_us),
-                "GPU idle": f"{100 * step.idle_share:.0f} %",
-                "kernels and copies": round(sum(kernel.count for kernel in step.kernels)),
-            }
-            for (rung, size), step in self.steps.items()
-            if size == batch_size
-        }
-        return table_of(rows, "rung")

@@ -31,7 +31,6 @@ class RanksRun:
         return self.decoded_tokens / self.decode_seconds
 
 
-@dataclass(frozen=True)
 class RanksRecord(Record):
     """What `python -m labkit.bench ranks` recorded: runs of each side in turn, by number of requests."""
 

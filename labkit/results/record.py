@@ -60,9 +60,11 @@ class Record:
     read_bandwidth: float | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in (settings := self.__dict__.get("settings", {})):
-            raise AttributeError(f"a {type(self).__name__} has no {name}, nor has its command such a setting")
-        return settings[name]
+        if name.startswith("_"):  # Python and Jupyter ask for such names, and expect this error
+            raise AttributeError(name)
+        if name not in self.settings:
+            raise RecordError(f"a {type(self).__name__} has no {name}, nor has its command such a setting")
+        return self.settings[name]
 
     def only(self, **wanted: object) -> list[Any]:
         """The samples with these values, in order. Raises RecordError if there are none, naming those of the
@@ -92,11 +94,8 @@ class Record:
 
     def to_dict(self) -> dict:
         """The JSON form. The kind comes first: by it a record is found."""
-        raw = {name: getattr(self, name) for name in ("kind", "date", "commit", "command")}
-        raw |= {"host": self.host.to_dict(), "bandwidth": self.bandwidth}
-        if self.read_bandwidth is not None:
-            raw["read_bandwidth"] = self.read_bandwidth
-        return {**raw, "settings": dict(self.settings), "samples": list(map(as_json, self.samples))}
+        raw = vars(self) | {"host": self.host.to_dict(), "samples": list(map(as_json, self.samples))}
+        return {name: value for name, value in raw.items() if value is not None}
 
 
 def as_json(sample: Any) -> dict:

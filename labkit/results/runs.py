@@ -102,16 +102,6 @@ class Run:
         """All gaps between two tokens in microseconds, one request after another."""
         return [round(1e6 * seconds) for seconds in self.latency.itl]
 
-    def step_times_ms(self) -> list[float]:
-        """Milliseconds of each decode step, the median over the requests.
-
-        Raises RecordError unless all were decoded together from their first token to the last.
-        """
-        if any(new_tokens != self.decode_steps + 1 for new_tokens in self.new_tokens):
-            raise RecordError(f"not every request was decoded in all {self.decode_steps} steps of the run")
-        gaps = np.reshape(self.gaps_us, (len(self.new_tokens), self.decode_steps))
-        return (np.median(gaps, axis=0) / 1e3).tolist()
-
     def to_dict(self) -> dict:
         """The JSON form: raw numbers, and the gaps between tokens in microseconds, as `grouped` puts them."""
         raw = {name: value for name, value in vars(self).items() if name != "latency"} | {
@@ -140,7 +130,6 @@ class RungRun(Run):
     limit_seconds: float
 
 
-@dataclass(frozen=True)
 class RunsRecord(Record):
     """What `ladder`, `scheduler` or `streaming` of `python -m labkit.bench` recorded: runs by rung."""
 
@@ -180,7 +169,13 @@ class RunsRecord(Record):
 
         Raises RecordError unless all requests were decoded together from their first token to the last.
         """
-        return np.median([run.step_times_ms() for run in self.runs_of(rung)], axis=0).tolist()
+        times = []
+        for run in self.runs_of(rung):
+            if any(new_tokens != run.decode_steps + 1 for new_tokens in run.new_tokens):
+                raise RecordError(f"not every request was decoded in all {run.decode_steps} steps of the run")
+            gaps = np.reshape(run.gaps_us, (len(run.new_tokens), run.decode_steps))
+            times.append(np.median(gaps, axis=0) / 1e3)
+        return np.median(times, axis=0).tolist()
 
     def prefill_share(self, rung: str) -> float:
         """The part of a rung's runs that prompts take, 0 to 1: the median."""

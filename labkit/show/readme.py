@@ -12,12 +12,12 @@ from itertools import pairwise
 import matplotlib
 import pandas as pd
 
-from labkit.bench.gains import all_gains, gains_table
+from labkit.bench.ranks import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
 from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
-from labkit.results.http import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.results.ranks import RanksRecord
+from labkit.results.served import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.show import reliability
 from labkit.show.comparison import draw_ladder
 

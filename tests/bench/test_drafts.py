@@ -6,8 +6,7 @@ import pytest
 from pytest import approx
 
 from labkit.bench import drafts
-from labkit.results.comparison import Comparison
-from labkit.results.drafts import DraftedTask, together
+from labkit.results.comparison import Comparison, DraftedTask, together
 from labkit.results.files import record_of
 
 

@@ -1,4 +1,4 @@
-"""`python -m labkit.bench`: the write-ups' command lines, defaults and help."""
+"""`python -m labkit.bench`: defaults, help, the write-ups' command lines, what is recorded, and Ctrl-C."""
 
 import argparse
 import re
@@ -6,9 +6,13 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from bench_commands import bench
+from bench_commands import SMALL, bench, refusal
 
+from labkit import LADDER
 from labkit.bench import __main__ as bench_main
+from labkit.bench.host_time import TimeHost
+from labkit.bench.workload import Workload
+from labkit.results.files import load_file, record_of
 from labkit.results.published import published_figures
 
 pytestmark = pytest.mark.slow
@@ -65,3 +69,88 @@ def test_the_seeds_command_lines_run_on_a_gpu(monkeypatch, capsys, line):
     tail = " --hf-model-id random:gpt2 --max-new-tokens 4 --warmup-runs 0 --repeat-runs 1"
     bench(monkeypatch, line + tail)
     assert "summary ===" in capsys.readouterr().out
+
+
+# --- what is printed, and the samples of the record ------------------------------------------------------
+
+# The command line, what it prints, the fields of each sample, and their values, or how many it has of times.
+RUNS = {
+    "host-time": (
+        *("--device cpu --batch-sizes 1,2 --steps 3 --rounds 1", "microseconds of a step"),
+        ("rung", "batch_size", "step_seconds"),
+        [(rung, b, 3) for rung in LADDER for b in (1, 1, 2, 2)],
+    ),
+    "ladder": (
+        *(f"{SMALL} --load alike --max-new-tokens 4 --no-stop-on-eos --rounds 1", "decode tokens/s"),
+        *(("rung",), [(rung,) for rung in LADDER for _ in range(2)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("command", RUNS)
+def test_a_command_prints_a_table_and_writes_a_record(recorded, capsys, command):
+    line, said, fields, expected = RUNS[command]
+    made = recorded(f"{command} {line}")
+    assert said in capsys.readouterr().out
+    assert made["kind"] == command.replace("-", "_")
+    samples = [[sample[field] for field in fields] for sample in made["samples"]]
+    assert [tuple(len(v) if isinstance(v, list) else v for v in values) for values in samples] == expected
+
+
+def test_on_a_cpu_the_ladder_serves_an_assistants_users_and_compares_whole_runs(recorded, capsys):
+    made = recorded("ladder --device cpu --rungs 13,14 --num-requests 3 --rounds 1")
+    head, *_ = (line for line in capsys.readouterr().out.splitlines() if "over the rung below" in line)
+    assert head.split()[:2] == ["tokens/s", "over"]  # and not decode tokens/s
+    record = record_of(made, "out")
+    asked = ("load", "num_requests", "max_new_tokens", "max_batch_size")
+    assert [record.settings[name] for name in asked] == ["assistant", 3, 32, 16]
+    (before, _), (after, _) = record.runs_of("13"), record.runs_of("14")
+    assert before.new_tokens == after.new_tokens and min(before.prompt_lens) > 512
+    assert record.throughputs["14"] == [run.tokens / run.seconds for run in record.runs_of("14")]
+    assert record.throughput("14") == sum(record.throughputs["14"]) / 2
+
+
+# --- Ctrl-C: what is complete is kept and marked, the exit status is 130, and there is no trace ------------
+
+HOST = "--device cpu --rungs 05,07 --rounds 1 --steps 2 --batch-sizes 1,2"
+SHORT = f"{SMALL} --max-new-tokens 2 --no-stop-on-eos"
+
+
+def interrupted_after(calls: int, function):
+    """The function, which Ctrl-C stops once it was called so many times."""
+    left = iter(range(calls))
+
+    def call(*args, **kwargs):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return function(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("line", "module", "name", "calls", "kept"),
+    [
+        (f"host-time {HOST}", TimeHost, "one_run", 6, 4),
+        (f"ladder {SHORT} --rungs 05,07 --rounds 2", Workload, "run", 8, 4),
+        (f"compare {SHORT} --before 05 --after 07 --rounds 2", Workload, "run", 8, 1),
+    ],
+    ids=["host-time", "ladder", "compare"],
+)
+def test_what_is_complete_is_recorded_and_marked(
+    monkeypatch, capsys, tmp_path, line, module, name, calls, kept
+):
+    monkeypatch.setattr(module, name, interrupted_after(calls, getattr(module, name)))
+    out = tmp_path / "out.json"
+    said = refusal(monkeypatch, capsys, f"{line} --json {out}", 130)
+    assert said.strip().splitlines()[-1].startswith("Interrupted: the figures, and the record")
+    record = load_file(out)
+    assert record.settings["interrupted"] is True and len(record.samples) == kept
+
+
+def test_with_nothing_complete_nothing_is_written(monkeypatch, capsys, tmp_path):
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(Workload, "run", interrupted_after(5, Workload.run))
+    said = refusal(monkeypatch, capsys, f"ladder {SHORT} --rungs 05,07 --json {out}", 130)
+    assert said.strip().splitlines()[-1] == "Interrupted before anything was complete: nothing was written."
+    assert not out.exists()

@@ -3,7 +3,7 @@ refused before anything is measured."""
 
 import os
 import re
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
@@ -143,7 +143,7 @@ def test_a_slug_is_safe_in_any_file_system(name, expected):
 def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results):
     results.write_text("in the way")
     with pytest.raises(OptionError, match=r"cannot write .*: Not a directory. Name a file with --json"):
-        record.own_target(Namespace(json=None), "ladder", CPU)
+        record.own_target("ladder", CPU)
 
 
 @pytest.mark.slow

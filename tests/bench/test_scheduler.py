@@ -54,13 +54,6 @@ def test_scheduler_prints_the_seeds_lines_and_writes_a_record(recorded, capsys):
     assert made["settings"]["num_requests"] == 3 and made["settings"]["rung"] == "02"
 
 
-def test_a_load_by_its_name_is_what_is_served_and_recorded(recorded):
-    line = f"scheduler {TINY} --load shared-prefix --max-new-tokens 3 --no-stop-on-eos --warmup-runs 0"
-    made = recorded(f"{line} --repeat-runs 1")
-    assert made["settings"]["load"] == "shared-prefix"
-    assert made["samples"][0]["prompt_lens"] == [544] * 3
-
-
 def test_streaming_prints_the_seeds_lines_and_writes_a_record(recorded, capsys):
     line = f"streaming {TINY} --max-new-tokens 5 --no-stop-on-eos --warmup-runs 0 --repeat-runs 2"
     with network_calls() as calls:

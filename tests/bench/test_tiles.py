@@ -19,7 +19,7 @@ from labkit.bench.tiles import (
 )
 from labkit.kernels.tile_tables import TimedTile, check_timed
 from labkit.kernels.tiles import Tile, check_tile, has_workspace, staged_bytes, tile_of
-from labkit.results.kernel_times import TunedTile
+from labkit.results.kernels import TunedTile
 
 ROOM = 227 * 2**10  # an H100's
 QKV, PROJECTION = Product("qkv", 3072, 1024, False), Product("projection", 1024, 1024, True)

@@ -10,8 +10,7 @@ from bench_commands import bench
 from triton_marks import needs_triton
 
 from labkit import LADDER, InferenceEngine, SamplingParams, load_model, paths
-from labkit.bench import record as targets
-from labkit.bench import tune
+from labkit.bench import flags, tune
 from labkit.bench.limit import Bandwidth
 from labkit.bench.tiles import Case, Product, TileBench, search_tiles
 from labkit.bench.tune import cut_products_of, products_of
@@ -137,9 +136,7 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(tune, "table_path", lambda device: path)
     monkeypatch.setattr(tune, "tiles_for", lambda device, dtype, can_hold: {})
     monkeypatch.setattr(tune, "GpuTileBench", FakeBench)
-    monkeypatch.setattr(targets, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
-    record = targets.make_record
-    monkeypatch.setattr(targets, "make_record", lambda kind, device, *rest: record(kind, CPU, *rest))
+    monkeypatch.setattr(flags, "measure_bandwidth", lambda device: Bandwidth(1e9, 1e9))
     return path
 
 

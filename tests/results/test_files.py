@@ -21,7 +21,7 @@ from labkit.results import (
     load_gpu_tests,
 )
 from labkit.results.files import record_of as record_from
-from labkit.results.sampling import SamplingRun
+from labkit.results.peers import SamplingRun
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_what_was_read_can_be_told_or_is_an_error_of_labkits():
 def test_settings_and_machines_are_read_as_they_were_told():
     record = ladder()
     assert (record.model, record.num_requests, record.host.machine) == ("none", 1, "a GPU")
-    with pytest.raises(AttributeError, match="a RunsRecord has no seed"):
+    with pytest.raises(RecordError, match="a RunsRecord has no seed"):
         _ = record.seed
     older = {**record.to_dict(), "host": {**HOST.to_dict(), "device": "x86_64"}}
     assert record_from(older, "mine").host.machine == "a CPU" and "read_bandwidth" not in older

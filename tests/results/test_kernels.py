@@ -5,7 +5,6 @@ from made_records import SEPARATE_KERNELS, record_of, traced
 
 from labkit.errors import RecordError
 from labkit.results import AppendTime, AttentionTime, ProfiledStep, StepProfile
-from labkit.results.kernel_times import TunedTile
 from labkit.results.kernels import (
     ATTENTION,
     GROUP_OF,
@@ -14,6 +13,7 @@ from labkit.results.kernels import (
     LAYERS,
     PRODUCTS,
     REST,
+    TunedTile,
     group_counts,
     group_us,
     part_counts,

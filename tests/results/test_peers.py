@@ -5,13 +5,12 @@ from made_records import record_of
 
 from labkit.errors import RecordError
 from labkit.results import load
-from labkit.results.peers import PeerSample
-from labkit.results.sampling import SamplingRun
+from labkit.results.peers import PeerSample, SamplingRun
 
 
 def sample(engine: str, seconds: float) -> PeerSample:
     first, decode = (None, None) if engine == "vllm" else (0.5, 10.0)
-    return PeerSample(engine, seconds, first, 100, decode, equal_requests=3, limit_seconds=0.5)
+    return PeerSample(engine, seconds, 100, first, decode, equal_requests=3, limit_seconds=0.5)
 
 
 SECONDS_OF = {"labkit 00": 8.0, "labkit 10": 1.0, "transformers": 4.0, "vllm": 2.0}

@@ -1,9 +1,9 @@
-"""Runs of a workload, and what a record of them says of its rungs."""
+"""Runs of a workload, and what a record of them says of its rungs; and host times."""
 
 import pytest
-from made_records import run_of, runs_record
+from made_records import host_time_of, host_time_record, run_of, runs_record
 
-from labkit.results import Run
+from labkit.results import HostTime, Run, slope_us
 from labkit.results.runs import grouped, total_paths
 
 
@@ -45,3 +45,20 @@ def test_gaps_are_grouped_by_requests_that_have_the_same():
     assert grouped([5, 5, 5], [2, 2, 2]) == [[3, [5]]]
     assert grouped([5, 6], [3, 1, 1]) == [[1, [5, 6]], [2, []]]
     assert grouped([5, 6], [9, 9]) == [[1, [5, 6]]]  # chunks, not tokens
+
+
+# --- host times: what compared cells of the notebooks do not show of them -----------------------------------
+
+
+def test_a_layer_has_its_share_of_tables_and_append():
+    time = HostTime(4, 2, (1e-3, 5e-3, 3e-3), (1e-4, 4e-3, 1e-4), (2e-4, 2e-4, 2e-3))
+    assert time.layer_us == pytest.approx(1050)
+
+
+def test_a_table_has_a_column_for_each_batch_size():
+    record = host_time_record([("00", host_time_of(8)), ("00", host_time_of(64))])
+    assert record.table().to_dict("index") == {"00": {"B = 8": 1_000_000, "B = 64": 1_000_000}}
+
+
+def test_one_batch_size_has_no_slope():
+    assert slope_us([host_time_of()]) is None

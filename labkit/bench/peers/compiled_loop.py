@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.bench.limit import synchronize
-from labkit.bench.peers.generate import PaddedHead
+from labkit.bench.peers.others import PaddedHead
 from labkit.bench.peers.run import CannotServeError, Peer, PeerRun, one_rule, refuse_arrivals
 from labkit.bench.workload import Workload
 from labkit.engine import SamplingParams

@@ -1,6 +1,5 @@
 """One run of a workload through an engine, as a clock outside of it sees it; labkit at a rung is such one."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,21 +61,11 @@ def labkit_peer(workload: Workload, rung: str) -> Peer:
 
 
 def step_through(workload: Workload, engine: InferenceEngine) -> PeerRun:
-    """Serve the workload with `engine.step()` in a loop, timed from token ids to token ids."""
-    if engine.prefix_cache is not None:
-        engine.prefix_cache.clear()
-    first_tokens, token_ids = None, {}
-    started = time.perf_counter()
-    asked = zip(workload.prompt_ids(), workload.requests, strict=True)
-    request_ids = [engine.add_request(prompt, request.params) for prompt, request in asked]
-    while engine.has_work:
-        for output in engine.step():
-            if first_tokens is None:
-                first_tokens = time.perf_counter()
-            if output.completion is not None:
-                token_ids[output.request_id] = output.completion.token_ids
-    ended = time.perf_counter()
-    return PeerRun(ended - started, first_tokens - started, tuple(token_ids[i] for i in request_ids))
+    """Serve the workload with `engine.step()` in a loop, timed from the first request to the last token."""
+    completions, seconds = workload.serve(engine)
+    completions.sort(key=lambda completion: completion.request_id)
+    first_tokens = min(c.timing.tokens[0] for c in completions) - completions[0].timing.arrived
+    return PeerRun(seconds, first_tokens, tuple(tuple(c.token_ids) for c in completions))
 
 
 def stream(workload: Workload, engine: InferenceEngine) -> PeerRun:

@@ -98,7 +98,7 @@ def measured(model: LanguageModel, loads: Mapping[str, Load], device: torch.devi
         prompt = model.tokenizer.encode(text) if isinstance(text, str) else text
         longest = len(prompt) + params.max_new_tokens
         options = (FINISHED.options, NGRAMS)
-        engines = [engine_for(model, device, 1, longest, each) for each in options]
+        engines = [engine_for(model, device, longest, each) for each in options]
         before, after = in_turn([partial(answer, engine, [prompt], params) for engine in engines], 1)
         num_tokens = len(after[0].token_ids) - 1
         times = [1e3 * min(run.seconds for run in side) / num_tokens for side in (before, after)]

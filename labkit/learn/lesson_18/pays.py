@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from labkit.bench.gains import SUMS_PER_LAYER
 from labkit.bench.limit import decode_limit, on_paper
+from labkit.bench.ranks import SUMS_PER_LAYER
 from labkit.results import load
 
 RECORD = "ranks_8b_2_h100"  # of an H100: what it reads per second is taken from this

@@ -6,7 +6,7 @@ from peer_workloads import ALMOST_GREEDY, DRAWS, LEVEL, RAGGED, arriving, expect
 
 from labkit import SamplingParams
 from labkit.bench.peers.compiled_loop import DecodeStep, compiled_peer, run_compiled
-from labkit.bench.peers.generate import PaddedHead
+from labkit.bench.peers.others import PaddedHead
 from labkit.bench.peers.run import CannotServeError
 
 pytestmark = pytest.mark.slow

@@ -2,10 +2,13 @@
 
 import pytest
 from peer_workloads import LEVEL, workload
+from sockets import network_calls
 
 from labkit import load_model
+from labkit.bench.limit import forward_flops
 from labkit.bench.peers import together
 from labkit.bench.workload import Workload
+from labkit.model.random_configs import RANDOM_CONFIGS
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +61,53 @@ def test_decode_alone_is_told_where_one_batch_holds_everyone():
     assert together.decode_rate(run, False) is None
     assert together.decode_rate(together.PeerRun(3.0, None, run.token_ids), True) is None
     assert together.decode_rate(together.PeerRun(3.0, 1.0, ((1,), (2,))), True) is None
+
+
+def test_every_load_runs_through_those_that_can_serve_it_and_opens_no_port(recorded, capsys):
+    with network_calls() as calls:
+        made = recorded(
+            "loads --model random:small --device cpu --rungs 05,10 --num-requests 3 --max-new-tokens 3 "
+            "--max-batch-size 3 --rounds 1 --rate 200"
+        )
+    assert calls == []
+    printed = capsys.readouterr().out
+    assert "limit: bytes and arithmetic" in printed
+    assert f"Left out of arrivals: {together.DYNAMIC} (a batch starts together" in printed
+    ran = {}
+    for sample in made["samples"]:
+        ran.setdefault(sample["load"], []).append(sample["engine"])
+    batches = {
+        "labkit 05",
+        "labkit 10",
+        together.DYNAMIC,
+        together.PADDED,
+        together.CONTINUOUS,
+        together.COMPILED,
+    }
+    assert {load: set(engines) for load, engines in ran.items()} == {
+        "sampled": batches,
+        "ragged": batches - {together.COMPILED},
+        "prompt-heavy": batches,
+        "arrivals": {"labkit 05", "labkit 10", together.CONTINUOUS},
+        "shared-prefix": batches,
+    }
+    for sample in made["samples"]:
+        assert sample["tokens"] == made["settings"]["limits"][sample["load"]]["tokens"]
+        assert sample["equal_requests"] == (None if sample["load"] == "sampled" else 3)
+        assert bool(sample["ttft"]) == bool(sample["itl_us"]) == (sample["load"] == "arrivals")
+
+
+def test_what_prompts_share_is_computed_once():
+    config = RANDOM_CONFIGS["gpt2"]
+    whole = forward_flops(config, 4, 4)
+    assert together.prompt_flops(config, [(1, 2, 3, 4)]) == whole
+    assert together.prompt_flops(config, [(1, 2, 3, 4), [1, 2, 3, 4]]) == whole
+    ends = forward_flops(config, 2, 4) + forward_flops(config, 1, 4)
+    others = [(1, 2, 3, 4), (1, 2, 9, 9), (1, 2, 9, 8)]
+    assert together.prompt_flops(config, others) == whole + ends
+    assert together.prompt_flops(config, [(1, 2), (1, 2, 3)]) == (
+        forward_flops(config, 2, 2) + forward_flops(config, 1, 3)
+    )
 
 
 @pytest.mark.cuda

@@ -11,7 +11,7 @@ from labkit.learn.exercise import BrokenContract
 from labkit.learn.lesson_17 import engine, gate, worth
 from labkit.paths import ROOT
 from labkit.results import Comparison
-from labkit.results.drafts import DialedRun
+from labkit.results.comparison import DialedRun
 
 pytestmark = pytest.mark.slow
 

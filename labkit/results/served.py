@@ -1,4 +1,5 @@
-"""Recorded runs of readers that are served in the process, over HTTP, or by several replicas."""
+"""Recorded runs of readers that are served in the process, over HTTP, or by several replicas; and simulated
+ones, of many replicas."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -41,7 +42,6 @@ class HttpRun:
         return self.tokens / self.seconds
 
 
-@dataclass(frozen=True)
 class HttpRecord(Record):
     """What `python -m labkit.bench http` recorded: runs of each side, in turn."""
 
@@ -85,6 +85,9 @@ def counted(times: Iterable[float]) -> tuple[tuple[int, int], ...]:
     return tuple(sorted(Counter(round(seconds / STEP) for seconds in times).items()))
 
 
+# --- several replicas ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class ReplicasRun(HttpRun):
     """A run of all readers. side: by which policy requests are routed.
@@ -104,27 +107,24 @@ class ReplicasRun(HttpRun):
         return sum(self.reused) / self.prompt_tokens
 
 
-@dataclass(frozen=True)
 class ReplicasRecord(Record):
     """What `python -m labkit.bench replicas` recorded: of each number of replicas and policy some runs."""
-
-    def rate(self, replicas: int, policy: str) -> float:
-        """Tokens per second, the median run."""
-        return self.median("rate", replicas=replicas, side=policy)
 
     def table(self) -> pd.DataFrame:
         """A row per number of replicas and policy: medians over its runs (of the rate, the slowest and the
         fastest run as well), and percentiles of the pooled times in milliseconds. × is the rate beside that
         of the first row, which has the fewest replicas; where the readers ask one after another, the rate is
         theirs."""
-        rows = {}
+        rows, one = {}, None
         samples = sorted(self.samples, key=lambda run: run.replicas)
-        one = self.rate(samples[0].replicas, samples[0].side)
         for replicas, policy in dict.fromkeys((run.replicas, run.side) for run in samples):
             runs = self.only(replicas=replicas, side=policy)
+            rates = [run.rate for run in runs]
+            least, typical, most = (f"{of(rates):,.0f}" for of in (min, median, max))
+            one = one or median(rates)
             rows[f"{replicas}, {policy}"] = {
-                "tokens/s": f"{self.rate(replicas, policy):,.0f}{span([run.rate for run in runs])}",
-                **({} if self.within else {"×": f"{self.rate(replicas, policy) / one:.2f}"}),
+                "tokens/s": typical if least == most else f"{typical} [{least}, {most}]",
+                **({} if self.within else {"×": f"{median(rates) / one:.2f}"}),
                 **felt_in(runs),
                 "tokens reused": f"{median(run.reused_share for run in runs):.1%}",
                 "tokens/frame": f"{sum(r.tokens for r in runs) / sum(r.frames for r in runs):.1f}",
@@ -133,7 +133,71 @@ class ReplicasRecord(Record):
         return table_of(rows, "replicas, policy")
 
 
-def span(rates: list[float]) -> str:
-    """The least and the largest of several rates, in brackets, if they differ."""
-    least, most = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
-    return f" [{least}, {most}]" if least != most else ""
+# --- a fleet, simulated ----------------------------------------------------------------------------------
+
+GROWS = "from "  # how the event of a fleet that grows begins
+
+
+@dataclass(frozen=True)
+class FleetRun:
+    """A simulated run.
+
+    event: what happens in it: replicas that are lost, or that join; "" for nothing. rate, tokens_per_second:
+    requests and tokens of answers that are asked for in a second. last_refused: seconds after the start.
+    hits: the share of requests whose beginning was in the prefix cache of their replica. ttft: median and
+    99th percentile, in seconds. most_loaded: unfinished requests of the replica that has most, the mean over
+    the second half of the run. choice_seconds: that the router took to choose a replica, the median; this
+    alone is measured.
+    """
+
+    replicas: int
+    policy: str
+    ingresses: int
+    event: str
+    rate: float
+    requests: int
+    refused: int
+    last_refused: float
+    tokens_per_second: float
+    hits: float
+    ttft: tuple[float, float]
+    most_loaded: float
+    choice_seconds: float
+
+
+class FleetRecord(Record):
+    """What `python -m labkit.bench fleet` recorded: a run per fleet, and some in which it grows."""
+
+    def steady_table(self) -> pd.DataFrame:
+        """A row per fleet of which the size is given; times of requests in milliseconds."""
+        rows = [
+            {
+                "replicas": f"{run.replicas:,}" + (f", {run.event}" if run.event else ""),
+                "ingresses": f"{run.ingresses:,}",
+                "policy": run.policy,
+                "requests/s": f"{run.rate:,.0f}",
+                "beginnings found": f"{run.hits:.0%}",
+                "TTFT p50": f"{1e3 * run.ttft[0]:.2f}",
+                "TTFT p99": f"{1e3 * run.ttft[1]:.2f}",
+                "most on one": f"{run.most_loaded:.0f}",
+                "µs a choice": f"{1e6 * run.choice_seconds:,.0f}",
+                "cores of each ingress": f"{run.rate * run.choice_seconds / run.ingresses:,.2f}",
+            }
+            for run in self.samples
+            if not run.event.startswith(GROWS)
+        ]
+        return pd.DataFrame(rows).set_index("replicas")
+
+    def growth_table(self) -> pd.DataFrame:
+        """A row per fleet that grows."""
+        rows = {
+            run.event: {
+                "requests/s": f"{run.rate:,.0f}",
+                "refused": f"{run.refused / run.requests:.0%}",
+                "last refused after": f"{run.last_refused:.0f} s",
+                "TTFT p99": f"{1e3 * run.ttft[1]:,.0f} ms",
+            }
+            for run in self.samples
+            if run.event.startswith(GROWS)
+        }
+        return table_of(rows, "fleet")

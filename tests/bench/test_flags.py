@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from labkit.bench import __main__ as bench_main
-from labkit.bench import arguments
+from labkit.bench import flags
 from labkit.model.random_configs import RANDOM_CONFIGS
 
 
@@ -32,9 +32,9 @@ def test_prompts_of_a_length_are_made_once_whatever_their_number(monkeypatch, pa
                 encoded.append(text)
                 return [1] * len(text.split())
 
-    monkeypatch.setattr(arguments, "model_of", lambda args: Model)
+    monkeypatch.setattr(flags, "model_of", lambda args: Model)
     args = parser.parse_args(["compare", "--num-requests=5", "--prompt-repeats=1,3", "--prompt=a"])
-    workload = arguments.workload_of(args)
+    workload = flags.workload_of(args)
     assert sorted(encoded) == ["a", "a a a"]
     assert [request.prompt for request in workload.requests] == ["a", "a a a", "a", "a a a", "a"]
     assert workload.scheduler.prefill_max_tokens == 1 + 3 + 1 + 3 + 1
