@@ -8,9 +8,8 @@ from typing import overload
 from labkit.checks import quoted
 from labkit.engine.guard import Bookkeeping
 from labkit.engine.overlap import Batch
-from labkit.engine.prefixes import keep_text_of
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput
-from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.scheduler import OnlineScheduler, keep_text_of
 from labkit.engine.stats import EngineCounters
 from labkit.kvcache import Prefixes
 from labkit.model import LanguageModel

@@ -16,21 +16,13 @@ from labkit.engine.guard import BROKEN, Guard
 from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.parts import Part, Parts
-from labkit.engine.prefixes import build_prefix_cache
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Chunk, Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.sizes import check_room, fitted
 from labkit.engine.stats import EngineCounters, EngineStats
-from labkit.engine.step.build import (
-    build_decode_step,
-    build_kv_manager,
-    build_prefill,
-    build_readback,
-    launch_of,
-    tiles_of,
-)
+from labkit.engine.step.build import Builder, launch_of, tiles_of
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
@@ -111,21 +103,18 @@ class InferenceEngine:
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         self.options, self._cache = parts.options, cache
         self.max_positions = cache.max_positions  # tokens of the longest sequence
-        self.kv_manager = build_kv_manager(parts, self.model.config, cache, self.device, self.dtype)
+        build = Builder(parts, self.model.network, cache, scheduler)
+        self.kv_manager = build.kv_manager
         blocks = self.kv_manager.block_size, self.kv_manager.max_blocks_per_layer
         self.limits = Limits(self.model.config.vocab_size, self.max_positions, *blocks)  # of a request
-        self.prefix_cache = build_prefix_cache(parts, cache, self.kv_manager)
-        self.decode_step = build_decode_step(
-            parts, self.model.network, self.kv_manager, scheduler.max_batch_size
-        )
+        self.prefix_cache = build.prefix_cache(cache)
+        self.decode_step = build.decode_step()
         self._tiles = tiles_of(self.decode_step)
-        self.readback = build_readback(parts, self.model.network, self.kv_manager, self.decode_step)
+        self.readback = build.readback(self.decode_step)
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         if isinstance(self.readback, ReadOneBehind):
             self.readback.make_way = self.scheduler.evict_until_free
-        self.prefill = build_prefill(
-            parts, self.model.network, self.scheduler, self.kv_manager, self.prefix_cache, self.decode_step
-        )
+        self.prefill = build.prefill(self.scheduler, self.prefix_cache, self.decode_step)
         parts.check_all_are_used()
         self.guard = Guard(self)
         if isinstance(self.decode_step, ResidentDecodeStep):

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from labkit.engine.config import SchedulerConfig
-from labkit.engine.prefixes import keep_text_of
-from labkit.engine.request import Request
+from labkit.engine.request import FinishReason, Request
 from labkit.engine.session import InferenceSession
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, Prefix, Prefixes
@@ -280,3 +279,24 @@ class OnlineScheduler:
         request = next(reversed(self.joining or self.running))
         keep_text_of(self._prefix_cache, request, self.running.get(request))
         self.put_back([request])
+
+
+def keep_text_of(
+    prefix_cache: Prefixes | None,
+    request: Request,
+    session: InferenceSession | None,
+    reason: FinishReason | None = None,
+) -> None:
+    """A running request's text goes into the prefix cache, before its session lets go of the blocks.
+
+    session: None if it does not run. reason: why it ends; None if it will go on.
+    Only what is certain: keys and values up to the one from which its newest token was made. A step may be
+    in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
+    """
+    if prefix_cache is None or session is None:
+        return
+    if reason is FinishReason.ERROR:
+        prefix_cache.forget(session.block_ids_per_layer)
+        return
+    num_certain = min(session.num_tokens, request.num_tokens - 1)
+    prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)
