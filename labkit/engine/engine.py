@@ -13,7 +13,6 @@ from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.delivery import Delivery, StepOutputs
 from labkit.engine.device import cache_dtype, check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
-from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.parts import Part, Parts
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
@@ -215,9 +214,9 @@ class InferenceEngine:
         """
         if self.guard.is_broken:
             raise BrokenEngineError(BROKEN)
-        check_queues(self.delivery.requests, self.scheduler)
+        self.scheduler.check_queues(self.delivery.requests)
         self.kv_manager.check_integrity([*self.scheduler.sessions, *(self.prefix_cache or ())])
-        check_lengths(self.scheduler, self.readback)
+        self.scheduler.check_lengths(getattr(self.readback, "in_flight", None), self.readback.is_ahead)
         if lost := self.prefill.lost():
             raise AssertionError(f"no first token comes for requests {[r.request_id for r in lost]}")
 
