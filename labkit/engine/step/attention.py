@@ -1,6 +1,7 @@
 """Attention in a device-resident step, with the write of the new keys and values (rung 06 and above)."""
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -133,33 +134,14 @@ class SplitAttention:
         # Of the longest possible sequence: a graph cannot ask how long they are.
         self._max_tokens = kv_manager.max_blocks_per_seq * block_size
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-        transform: HeadTransform | None = None,
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key_new: Tensor, *others: Any) -> Tensor:
+        """What a `PagedAttentionAppend` does, with its arguments; a transform may follow them."""
+        tensors, (_longest, *transform) = others[:6], others[6:]
         B, G, _ = key_new.shape
         num_warps = group_programs(B, query.shape[1], G, query.dtype).num_warps
+        pieces = num_splits(B, G, self._max_tokens, num_warps)
         return paged_attention_append_split_triton(
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            slot_mapping,
-            self._workspace,
-            num_splits(B, G, self._max_tokens, num_warps),
-            transform,
+            query, key_new, *tensors, self._workspace, pieces, *transform
         )
 
 
@@ -179,29 +161,7 @@ class SharedAttention:
         self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, group, block_size)
         self._workspace = ShareWorkspace(self.plan, num_heads, D)
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-        transform: HeadTransform | None = None,
-    ) -> Tensor:
-        return paged_attention_append_shares_triton(
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            slot_mapping,
-            self._workspace,
-            self.plan,
-            transform,
-        )
+    def __call__(self, *arguments: Any) -> Tensor:
+        """What a `PagedAttentionAppend` does, with its arguments; a transform may follow them."""
+        tensors, (_longest, *transform) = arguments[:8], arguments[8:]
+        return paged_attention_append_shares_triton(*tensors, self._workspace, self.plan, *transform)

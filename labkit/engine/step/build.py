@@ -15,10 +15,9 @@ from labkit.engine.prefill import PaddedPrefill
 from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.speculation import ReadVerified
 from labkit.engine.step.attention import AttendAndWrite, AttendThenWrite, SharedAttention, SplitAttention
-from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk import ChunkStep, FirstTokenSampler, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.fused import (
     PLAIN,
     FusedDeviceStep,

@@ -4,7 +4,7 @@ T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D he
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.request import Request
-from labkit.engine.sampling import Draws, logprobs_asked
+from labkit.engine.sampling import Draws, logprobs_asked, sample_greedy
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.samplers import Sampler
 from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, TokenCopy
-from labkit.kernels import HeadTransform, PackedRows
+from labkit.kernels import HeadTransform, PackedRows, SamplingState
 from labkit.kvcache import KVBlockManager
 from labkit.model import Network
 from labkit.ranges import named_range
@@ -106,6 +106,65 @@ class ChunkStep:
             hidden = self.network(inputs.token_ids[None], inputs.positions[None], self.attention)
             logits = self.network.ranks.gather(F.linear(hidden[0, inputs.last_rows], self._head))
             return logits[:, : self._vocab_size]
+
+
+class PromptSlots(NamedTuple):
+    """What the prompts of a chunk draw with, by place: tensors [P], in the form that slots have."""
+
+    sampling_state: SamplingState
+    last_token_ids: Tensor
+
+
+class FirstTokens(NamedTuple):
+    """What the sampler asks of a decode step: here no slot is advanced, for none of the requests has one.
+
+    likeliest: the likeliest token ids [P], where they are known.
+    """
+
+    slots: PromptSlots
+    likeliest: Tensor | None = None
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The likeliest token ids [P] of logits [P, V], -1 where they are not finite."""
+        return sample_greedy(logits) if self.likeliest is None else self.likeliest
+
+    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The token ids."""
+        return token_ids
+
+
+class FirstTokenSampler:
+    """Samples the first tokens of a chunk's prompts, without a wait: those of `sample_requests`."""
+
+    watch_points = ("sample",)
+
+    def __init__(self, sampler: Sampler, layout: ChunkLayout, device: torch.device) -> None:
+        """sampler: of the decode step. layout: of the chunks."""
+        self._sampler = sampler
+        self._layout = layout
+        self._places = torch.arange(layout.max_prompts, device=device)
+        self._last_token_ids = torch.zeros_like(self._places)  # samplers write there; nobody reads it
+
+    def warm_up(self, logits: Tensor, numbers: Tensor) -> None:
+        """Draw once in each way, with arguments as `sample` takes them: then no kernel is compiled in the
+        middle of serving."""
+        for draws in self._sampler.families:
+            self.sample(logits, numbers, draws)
+
+    def sample(
+        self, logits: Tensor, numbers: Tensor, draws: Draws, likeliest: Tensor | None = None
+    ) -> Tensor:
+        """A token id for each row of logits [P, V], -1 where they are not finite: int64 [P].
+
+        numbers: of the chunk, on the device, as its layout has them. draws: what the finished prompts ask for
+        together. likeliest: the likeliest token ids [P], where they are known; they may be written over.
+        """
+        if draws is Draws.NONE:
+            return sample_greedy(logits) if likeliest is None else likeliest
+        state = self._layout.split(numbers).sampling_state
+        step = FirstTokens(PromptSlots(state, self._last_token_ids), likeliest)
+        known = draws if draws in self._sampler.families else Draws.FILTERED
+        return self._sampler(step, logits, self._places[: len(logits)], known)
 
 
 class ChunkInFlight:

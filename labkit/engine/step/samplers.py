@@ -13,8 +13,8 @@ from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
 from labkit.kernels import SamplingState
 
 if TYPE_CHECKING:
+    from labkit.engine.step.chunk import FirstTokens
     from labkit.engine.step.device import DeviceStep
-    from labkit.engine.step.first_tokens import FirstTokens
 
 Sampled = Union["DeviceStep", "FirstTokens"]  # what tokens are sampled for
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.engine.sampling import Draws, sample_greedy
-from labkit.engine.step.first_tokens import FirstTokens, PromptSlots
+from labkit.engine.step.chunk import FirstTokens, PromptSlots
 from labkit.engine.step.fused_chunk import ChunkLayers
 from labkit.engine.step.graphed import CapturedStep, batch_buckets, cuda_captures
 from labkit.engine.step.samplers import Sampler
