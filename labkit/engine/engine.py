@@ -19,7 +19,7 @@ from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Chunk, Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
-from labkit.engine.sizes import check_room, fitted
+from labkit.engine.sizes import fitted
 from labkit.engine.stats import EngineCounters, EngineStats
 from labkit.engine.step.build import Builder, launch_of, tiles_of
 from labkit.engine.step.resident import ResidentDecodeStep
@@ -90,7 +90,6 @@ class InferenceEngine:
         self.device = pick_device(device)
         self.dtype = default_dtype(self.device) if dtype is None else check_dtype(dtype, options)
         kept = cache_dtype(self.dtype, options, self.device)
-        check_room(self.device, self.dtype, kept, model.config, cache, scheduler)
         checked_parts = Parts(options, {} if parts is None else parts)
         self._on_device = current_device(self.device)
         with self._on_device:
