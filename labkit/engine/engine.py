@@ -121,7 +121,12 @@ class InferenceEngine:
         self._next_request_id = 0
         self._counters = EngineCounters()
         self.delivery = Delivery(
-            self.model, self.scheduler, self.prefix_cache, self._counters, self.guard.bookkeeping
+            self.model.tokenizer,
+            self._eos_token_ids,
+            self.scheduler,
+            self.prefix_cache,
+            self._counters,
+            self.guard.bookkeeping,
         )
 
     def __repr__(self) -> str:
@@ -184,7 +189,7 @@ class InferenceEngine:
     @property
     def has_work(self) -> bool:
         """Whether a request waits, joins or runs, or `step` has tokens to hand out."""
-        return not self.delivery.is_empty
+        return bool(self.delivery.requests or self.delivery.outbox)
 
     def stats(self) -> EngineStats:
         """The state of queues and memory now, and the counters so far."""

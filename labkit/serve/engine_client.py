@@ -34,7 +34,7 @@ class Pending:
     """A request that the engine's process is not done with."""
 
     number: int  # by which both processes know it
-    submission: Submission[asyncio.Queue[Item]]
+    submission: Submission
     params: SamplingParams
     prompt: tuple[int, ...] = ()  # once it is tokenized
     token_ids: list[int] = field(default_factory=list)

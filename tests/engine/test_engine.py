@@ -135,7 +135,7 @@ def test_a_finished_request_is_not_retained():
     run(engine)
     gc.collect()
     assert request() is None
-    assert engine.delivery.is_empty and not engine.delivery.of_step
+    assert not engine.has_work and not engine.delivery.of_step
 
 
 def test_times_are_in_order_and_include_the_queue():

@@ -1,7 +1,9 @@
 """Builds the parts of an engine that its options choose: KV manager, decode step, readback, prefill."""
 
 import sys
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from labkit.engine.step.chunk import ChunkStep, FirstTokenSampler, PackedAttenti
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import (
+    NO_TILES,
     PLAIN,
     FusedDeviceStep,
     FusedKernels,
@@ -41,7 +44,6 @@ from labkit.engine.step.verify import GraphedVerifyStep, VerifyKernels, VerifySt
 from labkit.engine.step.verify_flight import ResidentVerifyStep
 from labkit.errors import OptionError
 from labkit.kernels import (
-    PagedAttentionAppend,
     PagedAttentionFunction,
     draw_plain,
     draw_triton,
@@ -191,7 +193,7 @@ class Builder:
 
     def lane(self, manager: MutableInfoBlockManager, max_batch_size: int) -> Lane:
         """What the launches of a fused step need, those of Triton with workspaces of their own."""
-        kernel: PagedAttentionAppend = paged_attention_append_plain
+        kernel: Callable[..., torch.Tensor] = paged_attention_append_plain
         if self.on_triton:
             form = SharedAttention if self.options.batching == "packed" else SplitAttention
             kernel = form(manager, max_batch_size, self.network.config.num_heads)
@@ -237,7 +239,7 @@ class Builder:
         kernels = suited(self.fused_kernels(), decoding.layers[0], self.network.ranks)
         if decoding.asks_early:
             kernels = kernels.prefetching
-        verify_step = (self.parts.own("speculation") or VerifyStep)(
+        verify_step: Any = (self.parts.own("speculation") or VerifyStep)(
             ChunkLayers(decoding, self.packed_attention(), kernels),
             decode_step.slots,
             self.sampler(),
@@ -320,10 +322,8 @@ def launch_of(options: EngineOptions, decode_step: DecodeStep | ResidentDecodeSt
 
 def tiles_of(decode_step: DecodeStep | ResidentDecodeStep) -> str:
     """Where the tiles of the step's products come from; "none", with the reason, where they have none."""
-    device_step = device_step_of(decode_step)
-    if isinstance(device_step, FusedDeviceStep):
-        return device_step.tiles
-    return "none: the products are PyTorch's"
+    tiles: str = getattr(device_step_of(decode_step), "tiles", NO_TILES)
+    return tiles
 
 
 def device_step_of(decode_step: DecodeStep | ResidentDecodeStep) -> object:

@@ -4,6 +4,7 @@ T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D he
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -28,22 +29,18 @@ if TYPE_CHECKING:
     from labkit.engine.step.graphed_chunk import GraphedChunkStep
 
 
+@dataclass(eq=False, repr=False)
 class PackedAttention:
-    """Stores a chunk's keys and values in the cache, then attends over it: called once per layer."""
+    """Stores a chunk's keys and values in the cache, then attends over it: called once per layer.
+
+    attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain twins.
+    """
 
     watch_points = ("attention", "kv_append")
 
-    def __init__(
-        self,
-        kv_manager: KVBlockManager,
-        attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor],
-        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None],
-    ) -> None:
-        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain
-        twins."""
-        self.kv_manager = kv_manager
-        self.attention = attention
-        self.kv_append = kv_append
+    kv_manager: KVBlockManager
+    attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor]
+    kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None]
 
     def begin(self, rows: PackedRows) -> None:
         """Prepare for a chunk, before its first layer."""
@@ -276,6 +273,5 @@ class ResidentChunkStep:
             for p, row in known.items():  # each by itself: a list of places would be sent, and waited for
                 logits[p] = row
             return logits, None
-        likeliest_left = getattr(self.device_step, "likeliest_left", None)
-        likeliest = likeliest_left() if likeliest_left else None
+        likeliest = getattr(self.device_step, "likeliest", None)
         return logits, None if likeliest is None else likeliest[: len(joining)]

@@ -1,6 +1,7 @@
 """A stream beside that of the decode steps, in which a chunk of prompts runs at the same time (rung 13)."""
 
 import weakref
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -51,12 +52,8 @@ def wait_for(stream: torch.cuda.Stream, main: torch.cuda.Stream) -> None:
     main.wait_stream(stream)
 
 
-class NoSide:
+class NoSide(nullcontext):
     """In place of a `SideStream` where nothing runs at the same time."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
     def use(self, tensor: Tensor) -> Tensor:
         """The tensor."""
