@@ -1,7 +1,6 @@
 """A stream beside that of the decode steps, in which a chunk of prompts runs at the same time (rung 13)."""
 
 import weakref
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -52,8 +51,12 @@ def wait_for(stream: torch.cuda.Stream, main: torch.cuda.Stream) -> None:
     main.wait_stream(stream)
 
 
-class NoSide(nullcontext):
+class NoSide:
     """In place of a `SideStream` where nothing runs at the same time."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
     def use(self, tensor: Tensor) -> Tensor:
         """The tensor."""
