@@ -164,34 +164,28 @@ class FirstTokenSampler:
         return self._sampler(step, logits, self._places[: len(logits)], known)
 
 
+@dataclass(eq=False, repr=False)
 class ChunkInFlight:
     """A chunk that was launched, and whose first tokens were not read yet.
 
     requests, joining: the prompts in it, each with its state at the launch; it may have left since.
     finished: by place, those whose last token it has. last_logits: [P, V]. num_tokens: computed in it.
+    tokens: of all prompts; None if none is finished.
     """
 
     watch_points = ("read",)
 
-    def __init__(
-        self,
-        joining: Mapping[Request, Joining],
-        finished: list[int],
-        num_tokens: int,
-        last_logits: Tensor,
-        tokens: TokenCopy | ScoredCopy | None,
-    ) -> None:
-        """tokens: of all prompts; None if none is finished."""
-        self.requests, self.joining = list(joining), list(joining.values())
-        self.finished = finished
-        self.num_tokens = num_tokens
-        self.last_logits = last_logits
-        self._tokens = tokens
+    requests: list[Request]
+    joining: list[Joining]
+    finished: list[int]
+    num_tokens: int
+    last_logits: Tensor
+    tokens: TokenCopy | ScoredCopy | None
 
     def read(self) -> Sequence[int | None]:
         """Wait for the first tokens [P], of which only those of finished prompts mean something; None where
         logits are not finite numbers."""
-        token_ids = self._tokens.read() if self._tokens is not None else []
+        token_ids = self.tokens.read() if self.tokens is not None else []
         return [None if token_id < 0 else token_id for token_id in token_ids]
 
 
@@ -235,8 +229,9 @@ class ResidentChunkStep:
             there = numbers[: self.layout.size_up_to(num_rows, len(joining))]
             sent = self.staging.send(there, self._room(num_rows))
             logits, likeliest = self._logits(sent, joining, num_tokens)
-            tokens = self._first_tokens(sent, list(joining), finished, logits, likeliest)
-        return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
+            requests = list(joining)
+            tokens = self._first_tokens(sent, requests, finished, logits, likeliest)
+        return ChunkInFlight(requests, list(joining.values()), finished, num_tokens, logits, tokens)
 
     def _first_tokens(
         self,
