@@ -9,13 +9,12 @@ import torch
 from helpers import make_engine, tokens_of
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling_helpers import random_logits
+from sampling_helpers import random_logits, sampled
 from torch import Tensor
 
 from labkit import LADDER, SamplingParams
 from labkit.engine.sampling import sample, sample_any, sample_greedy, uniform_number
-from labkit.engine.sampling.device import NO_TOKEN
-from labkit.engine.sampling.host import rows_state
+from labkit.engine.sampling.tokens import NO_TOKEN, rows_state
 from labkit.kernels.distribution import (
     SamplingState,
     as_int64,
@@ -200,3 +199,30 @@ def test_in_float64_a_search_draws_what_a_sort_does():
         for sampler in ("sorted", "searched")
     ]
     assert tokens_of(made[0]) == tokens_of(made[1])
+
+
+# --- by the host alone -------------------------------------------------------------------------------
+
+# --- the random numbers ----------------------------------------------------------------------------
+
+
+def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
+    """Those that are published for a state of 1234567, which this seed becomes when it is mixed."""
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    seed = 0x4373FDBF155465A3
+    assert [uniform_number(seed, i) for i in range(5)] == [(number >> 11) / 2**53 for number in published]
+    assert uniform_number(0, 0) == (0xE220A8397B1DCDAF >> 11) / 2**53
+
+
+# --- sampling a batch ------------------------------------------------------------------------------
+
+
+def test_huge_but_finite_logits_still_give_a_token():
+    logits = torch.tensor([[-3e38, 3e38, 0.0]] * 2)
+    assert sample(logits, [SamplingParams(), sampled(temperature=0.01)], [0.9, 0.9]) == [1, 1]
