@@ -12,7 +12,7 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 
 from labkit import SamplingParams
 from labkit.engine.sampling import warped_probabilities
-from labkit.engine.sampling.tokens import draw
+from labkit.engine.sampling.host import draw
 
 COMBINATIONS = [
     SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from labkit import LADDER, SamplingParams
 from labkit.engine.sampling import sample, sample_any, sample_greedy, uniform_number
-from labkit.engine.sampling.tokens import NO_TOKEN, rows_state
+from labkit.engine.sampling.device import NO_TOKEN
+from labkit.engine.sampling.host import rows_state
 from labkit.kernels.distribution import (
     SamplingState,
     as_int64,

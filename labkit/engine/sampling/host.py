@@ -1,10 +1,4 @@
-"""From logits to tokens, by the host, which reads them back, or on the device.
-
-On the device parameters are tensors with a number for each row, and nothing looks at a number to decide what
-runs next: no value is read back and no row is picked out. So a CUDA graph can hold a sampler. Both give the
-same tokens, bit for bit. A row whose logits are not finite numbers gets None, or NO_TOKEN on the device, and
-changes no other row.
-"""
+"""Sampling by the host: the parameters are Python's, and the tokens are read back."""
 
 from collections.abc import Sequence
 
@@ -12,18 +6,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine.sampling.params import SamplingParams
-from labkit.kernels.decode_ends import NO_TOKEN  # where the host's `sample` says None
-from labkit.kernels.distribution import (
-    DTYPES,
-    FILTERS,
-    OFF,
-    SPLITMIX64,
-    SamplingState,
-    likeliest,
-    pick,
-    uniform_numbers,
-    warp,
-)
+from labkit.kernels.distribution import DTYPES, FILTERS, OFF, SPLITMIX64, SamplingState, likeliest, pick, warp
 
 
 def uniform_number(seed: int, index: int) -> float:
@@ -82,19 +65,3 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
     """Draw one token id per row of probabilities [B, V], by the row's random number in [0, 1)."""
     u = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)
     return pick(probabilities, u).tolist()
-
-
-def sample_greedy(logits: Tensor) -> Tensor:
-    """The likeliest token [B] int64 of each row of logits [B, V]; NO_TOKEN where they are not finite."""
-    token_ids, is_finite = likeliest(logits)
-    return token_ids.masked_fill(~is_finite, NO_TOKEN)
-
-
-def sample_any(logits: Tensor, state: SamplingState) -> Tensor:
-    """One token [B] int64 for each row of logits [B, V]: drawn, or the likeliest where temperature is 0.
-
-    state: of the rows, as `warp` takes it.
-    """
-    drawn = pick(warp(logits, state), uniform_numbers(state.seeds, state.draws))
-    likeliest_ids, is_finite = likeliest(logits)
-    return torch.where(state.temperatures == 0, likeliest_ids, drawn).masked_fill(~is_finite, NO_TOKEN)
