@@ -2,18 +2,18 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import starmap
-from typing import overload
+from typing import Any
 
 from labkit.checks import quoted
 from labkit.engine.guard import Bookkeeping
 from labkit.engine.overlap import Batch
-from labkit.engine.prefixes import keep_text_of
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput
-from labkit.engine.scheduler import OnlineScheduler
+from labkit.engine.scheduler import OnlineScheduler, keep_text_of
 from labkit.engine.stats import EngineCounters
 from labkit.kvcache import Prefixes
-from labkit.model import LanguageModel
+from labkit.model.tokenizer import Tokenizer
 
 
 class StepOutputs(Sequence[StepOutput]):
@@ -55,17 +55,8 @@ class StepOutputs(Sequence[StepOutput]):
     def __len__(self) -> int:
         return len(self.request_ids)
 
-    @overload
-    def __getitem__(self, place: int) -> StepOutput: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[StepOutput]: ...
-
-    def __getitem__(self, place: int | slice) -> StepOutput | list[StepOutput]:
-        if isinstance(place, slice):
-            return list(self)[place]
-        place = range(len(self))[place]
-        return StepOutput(self.request_ids[place], self.token_ids[place], self._completions.get(place))
+    def __getitem__(self, place: Any) -> Any:
+        return list(self)[place]
 
     def __iter__(self) -> Iterator[StepOutput]:
         completions = map(self._completions.get, range(len(self)))
@@ -75,40 +66,29 @@ class StepOutputs(Sequence[StepOutput]):
         return repr(list(self))
 
 
+@dataclass(eq=False, repr=False)
 class Delivery:
     """The unfinished requests: each gets its tokens, ends when it is done, and what was made is handed out.
 
+    bookkeeping: of the engine's guard: an end that fails half way cannot be undone.
     requests: by id, until they end. of_step: the ids of those whose tokens `step` hands out.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        scheduler: OnlineScheduler,
-        prefix_cache: Prefixes | None,
-        counters: EngineCounters,
-        bookkeeping: Bookkeeping,
-    ) -> None:
-        """bookkeeping: of the engine's guard: an end that fails half way cannot be undone."""
-        self.requests: dict[int, Request] = {}
-        self.of_step: set[int] = set()
-        self.outbox = StepOutputs()  # made, and not handed out by `step` yet
-        self._tokenizer, self._eos_token_ids = model.tokenizer, model.eos_token_ids
-        self._scheduler = scheduler
-        self._prefix_cache = prefix_cache
-        self._counters = counters
-        self._bookkeeping = bookkeeping
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no request is unfinished, and `step` has nothing to hand out."""
-        return not (self.requests or self.outbox)
+    tokenizer: Tokenizer
+    eos_token_ids: frozenset[int]
+    scheduler: OnlineScheduler
+    prefix_cache: Prefixes | None
+    counters: EngineCounters
+    bookkeeping: Bookkeeping
+    requests: dict[int, Request] = field(default_factory=dict)
+    of_step: set[int] = field(default_factory=set)
+    outbox: StepOutputs = field(default_factory=StepOutputs)  # made, and not handed out by `step` yet
 
     # --- tokens ------------------------------------------------------------------------------------
 
     def hand_out_batch(self, batch: Batch, token_ids: Sequence[int | None]) -> None:
         """Hand out the tokens that a batch has taken, which end no request, as a whole."""
-        self._counters.generated_tokens += len(token_ids)
+        self.counters.generated_tokens += len(token_ids)
         if len(self.of_step) == len(self.requests):
             self.outbox.extend(batch.request_ids, token_ids)
         elif self.of_step:
@@ -129,8 +109,8 @@ class Delivery:
                 continue
             request.output_token_ids.append(token_id)
             request.time_lists.append(now)
-            self._counters.generated_tokens += 1
-            if is_last or (request.params.stop_on_eos and token_id in self._eos_token_ids):
+            self.counters.generated_tokens += 1
+            if is_last or (request.params.stop_on_eos and token_id in self.eos_token_ids):
                 self.end(request, FinishReason.STOP)
             elif len(request.output_token_ids) == request.params.max_new_tokens:
                 self.end(request, FinishReason.LENGTH)
@@ -145,12 +125,12 @@ class Delivery:
 
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         """End a request, wherever it is. If it is cancelled, nobody wants what waits for the next `step`."""
-        with self._bookkeeping:
-            keep_text_of(self._prefix_cache, request, self._scheduler.running.get(request), reason)
-            self._scheduler.remove(request)
+        with self.bookkeeping:
+            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
+            self.scheduler.remove(request)
             del self.requests[request.request_id]
-            completion = request.complete(reason, self._tokenizer, error)
-            self._counters.finished[str(reason)] = self._counters.finished.get(str(reason), 0) + 1
+            completion = request.complete(reason, self.tokenizer, error)
+            self.counters.finished[str(reason)] = self.counters.finished.get(str(reason), 0) + 1
             if reason is FinishReason.CANCELLED:
                 self.outbox = self.outbox.without(request.request_id)
             else:

@@ -13,24 +13,15 @@ from labkit.engine.config import CacheConfig, SchedulerConfig
 from labkit.engine.delivery import Delivery, StepOutputs
 from labkit.engine.device import cache_dtype, check_dtype, current_device, default_dtype, pick_device
 from labkit.engine.guard import BROKEN, Guard
-from labkit.engine.integrity import check_lengths, check_queues
 from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.parts import Part, Parts
-from labkit.engine.prefixes import build_prefix_cache
 from labkit.engine.prompt import Limits, Prompt, prompts_with_params
 from labkit.engine.request import Chunk, Completion, FinishReason, Request
 from labkit.engine.sampling import SamplingParams
 from labkit.engine.scheduler import OnlineScheduler
-from labkit.engine.sizes import check_room, fitted
+from labkit.engine.sizes import fitted
 from labkit.engine.stats import EngineCounters, EngineStats
-from labkit.engine.step.build import (
-    build_decode_step,
-    build_kv_manager,
-    build_prefill,
-    build_readback,
-    launch_of,
-    tiles_of,
-)
+from labkit.engine.step.build import Builder, launch_of, tiles_of
 from labkit.engine.step.resident import ResidentDecodeStep
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import BrokenEngineError, EngineBusyError, OptionError, RequestError
@@ -99,7 +90,6 @@ class InferenceEngine:
         self.device = pick_device(device)
         self.dtype = default_dtype(self.device) if dtype is None else check_dtype(dtype, options)
         kept = cache_dtype(self.dtype, options, self.device)
-        check_room(self.device, self.dtype, kept, model.config, cache, scheduler)
         checked_parts = Parts(options, {} if parts is None else parts)
         self._on_device = current_device(self.device)
         with self._on_device:
@@ -111,21 +101,18 @@ class InferenceEngine:
     def _build(self, parts: Parts, cache: CacheConfig, scheduler: SchedulerConfig) -> None:
         self.options, self._cache = parts.options, cache
         self.max_positions = cache.max_positions  # tokens of the longest sequence
-        self.kv_manager = build_kv_manager(parts, self.model.config, cache, self.device, self.dtype)
+        build = Builder(parts, self.model.network, cache, scheduler)
+        self.kv_manager = build.kv_manager
         blocks = self.kv_manager.block_size, self.kv_manager.max_blocks_per_layer
         self.limits = Limits(self.model.config.vocab_size, self.max_positions, *blocks)  # of a request
-        self.prefix_cache = build_prefix_cache(parts, cache, self.kv_manager)
-        self.decode_step = build_decode_step(
-            parts, self.model.network, self.kv_manager, scheduler.max_batch_size
-        )
+        self.prefix_cache = build.prefix_cache(cache)
+        self.decode_step = build.decode_step()
         self._tiles = tiles_of(self.decode_step)
-        self.readback = build_readback(parts, self.model.network, self.kv_manager, self.decode_step)
+        self.readback = build.readback(self.decode_step)
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         if isinstance(self.readback, ReadOneBehind):
             self.readback.make_way = self.scheduler.evict_until_free
-        self.prefill = build_prefill(
-            parts, self.model.network, self.scheduler, self.kv_manager, self.prefix_cache, self.decode_step
-        )
+        self.prefill = build.prefill(self.scheduler, self.prefix_cache, self.decode_step)
         parts.check_all_are_used()
         self.guard = Guard(self)
         if isinstance(self.decode_step, ResidentDecodeStep):
@@ -134,7 +121,12 @@ class InferenceEngine:
         self._next_request_id = 0
         self._counters = EngineCounters()
         self.delivery = Delivery(
-            self.model, self.scheduler, self.prefix_cache, self._counters, self.guard.bookkeeping
+            self.model.tokenizer,
+            self._eos_token_ids,
+            self.scheduler,
+            self.prefix_cache,
+            self._counters,
+            self.guard.bookkeeping,
         )
 
     def __repr__(self) -> str:
@@ -197,7 +189,7 @@ class InferenceEngine:
     @property
     def has_work(self) -> bool:
         """Whether a request waits, joins or runs, or `step` has tokens to hand out."""
-        return not self.delivery.is_empty
+        return bool(self.delivery.requests or self.delivery.outbox)
 
     def stats(self) -> EngineStats:
         """The state of queues and memory now, and the counters so far."""
@@ -226,9 +218,9 @@ class InferenceEngine:
         """
         if self.guard.is_broken:
             raise BrokenEngineError(BROKEN)
-        check_queues(self.delivery.requests, self.scheduler)
+        self.scheduler.check_queues(self.delivery.requests)
         self.kv_manager.check_integrity([*self.scheduler.sessions, *(self.prefix_cache or ())])
-        check_lengths(self.scheduler, self.readback)
+        self.scheduler.check_lengths(getattr(self.readback, "in_flight", None), self.readback.is_ahead)
         if lost := self.prefill.lost():
             raise AssertionError(f"no first token comes for requests {[r.request_id for r in lost]}")
 

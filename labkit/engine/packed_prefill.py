@@ -150,12 +150,21 @@ class PackedPrefill:
         """
         chunk, self.due = self.due, None
         assert chunk is not None
+        joining = self._scheduler.joining
         try:
-            return self._read(chunk)
+            rows = [p for p in chunk.finished if joining.get(chunk.requests[p]) is chunk.joining[p]]
+            requests = [chunk.requests[p] for p in rows]
+            made = chunk.read() if rows else []
+            token_ids = [made[p] for p in rows]
+            for p, request, token_id in zip(rows, requests, token_ids, strict=True):
+                session, last_logits = chunk.joining[p].session, chunk.last_logits[p]
+                keep_prompt(self._prefix_cache, request, session, last_logits, token_id)
         except BaseException:
             self.in_flight.clear()
-            self._scheduler.put_back(list(self._scheduler.joining))
+            self._scheduler.put_back(list(joining))
             raise
+        num_reused = sum(chunk.joining[p].num_reused for p in rows)
+        return FirstTokens(requests, token_ids, chunk.num_tokens, num_reused)
 
     def join(self, requests: Sequence[Request]) -> None:
         """Those that were read run, and get their first tokens now."""
@@ -168,17 +177,6 @@ class PackedPrefill:
         coming = {each for chunk in chunks for each in chunk.joining}
         joining = self._scheduler.joining.items()
         return [request for request, each in joining if each.is_finished and each not in coming]
-
-    def _read(self, chunk: ChunkInFlight) -> FirstTokens:
-        joining = self._scheduler.joining
-        rows = [p for p in chunk.finished if joining.get(chunk.requests[p]) is chunk.joining[p]]
-        requests = [chunk.requests[p] for p in rows]
-        made = chunk.read() if rows else []
-        token_ids = [made[p] for p in rows]
-        for p, request, token_id in zip(rows, requests, token_ids, strict=True):
-            keep_prompt(self._prefix_cache, request, chunk.joining[p].session, chunk.last_logits[p], token_id)
-        num_reused = sum(chunk.joining[p].num_reused for p in rows)
-        return FirstTokens(requests, token_ids, chunk.num_tokens, num_reused)
 
 
 def finished_by(joining: Iterable[Joining], counts: Sequence[int]) -> list[int]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ class FirstTokens(NamedTuple):
     num_reused: int
 
 
+@dataclass(eq=False, repr=False)
 class PaddedPrefill:
     """Prompts are computed as a batch, padded to the longest, and the running requests wait for it."""
 
@@ -35,20 +37,19 @@ class PaddedPrefill:
     sample = staticmethod(sample_requests)  # a prompt's first token, on the host
     in_flight = ()  # all is computed within `launch`
 
-    def __init__(self, network: Network, scheduler: OnlineScheduler, prefix_cache: Prefixes | None) -> None:
-        self._network = network
-        self._scheduler = scheduler
-        self._prefix_cache = prefix_cache
-        self.due: FirstTokens | None = None  # made by `launch`, and to be read
+    network: Network
+    scheduler: OnlineScheduler
+    prefix_cache: Prefixes | None
+    due: FirstTokens | None = None  # made by `launch`, and to be read
 
     def launch(self) -> bool:
         """Admit what fits and compute its first tokens; whether the running requests have to wait, which they
         do if any was admitted. If that fails, all wait as before."""
         self.due = None
-        if not self._scheduler.waiting or not self._scheduler.may_admit():
+        if not self.scheduler.waiting or not self.scheduler.may_admit():
             return False
         started = time.perf_counter()
-        admitted = self._scheduler.admit()
+        admitted = self.scheduler.admit()
         if not admitted:
             return False
         requests = [request for request, _, _ in admitted]
@@ -57,13 +58,13 @@ class PaddedPrefill:
             logits = self._prompt_logits(admitted)
             token_ids = self.sample(requests, logits)
             for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
-                keep_prompt(self._prefix_cache, request, session, row, token_id)
+                keep_prompt(self.prefix_cache, request, session, row, token_id)
             for request in requests:
                 request.admitted = request.admitted or started
             num_computed = sum(request.num_tokens for request in requests) - num_reused
             self.due = FirstTokens(requests, token_ids, num_computed, num_reused)
         except BaseException:
-            self._scheduler.put_back(requests)
+            self.scheduler.put_back(requests)
             raise
         return True
 
@@ -79,7 +80,7 @@ class PaddedPrefill:
     def lost(self) -> list[Request]:
         """The requests that run without a first token, because of an error before they got it."""
         requests = self.due.requests if self.due else []
-        return [request for request in requests if request in self._scheduler.running]
+        return [request for request in requests if request in self.scheduler.running]
 
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
@@ -89,7 +90,7 @@ class PaddedPrefill:
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]
-            computed = prefill_sessions(self._network, list(missing.values()), prompts)
+            computed = prefill_sessions(self.network, list(missing.values()), prompts)
             known |= zip(missing, computed, strict=True)
         return torch.stack([known[request] for request, _, _ in admitted])
 

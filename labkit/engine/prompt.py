@@ -1,9 +1,9 @@
 """From prompts to token ids, reading hardly more of any input than the model has positions for."""
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, Sized
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
-from itertools import islice, repeat, zip_longest
+from itertools import islice
 
 import numpy as np
 
@@ -77,6 +77,14 @@ def token_ids_of(prompt: Prompt, max_new_tokens: int, tokenizer: Tokenizer, limi
     return token_ids
 
 
+def size_of(name: str, items: Sized) -> int:
+    """The number of items. Raises RequestError if `len` fails on them."""
+    try:
+        return len(items)
+    except Exception as error:
+        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
+
+
 def is_list(prompt: object) -> bool:
     """Whether it has items in an order, in one dimension."""
     ndim = getattr(prompt, "ndim", 1)
@@ -125,33 +133,27 @@ def check_length(num_tokens: int, max_new_tokens: int, limit: int, is_all: bool 
 
 def prompts_with_params(
     prompts: str | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
-) -> Iterator[tuple[Prompt, SamplingParams]]:
+) -> list[tuple[Prompt, SamplingParams]]:
     """Each prompt with its sampling parameters: its own, or the single ones given for all.
 
     prompts: a single text is a list of one. Raises RequestError if they are no list, or if there are more or
     fewer params.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
-    is_list = isinstance(prompts, Iterable) and isinstance(prompts, Sized)
-    if isinstance(prompts, NO_LIST) or not is_list or getattr(prompts, "ndim", 1) == 0:
+    has_items = isinstance(prompts, Iterable) and isinstance(prompts, Sized)
+    if isinstance(prompts, NO_LIST) or not has_items or getattr(prompts, "ndim", 1) == 0:
         raise RequestError(f"prompts must be a list of prompts, not {shown(prompts)}")
+    listed = first_of("prompts", prompts)
     if not isinstance(params, Sequence):
-        return zip(read("prompts", prompts), repeat(check_params(params)))
-    num_prompts, num_params = size_of("prompts", prompts), size_of("params", params)
-    if num_params != num_prompts:
-        raise RequestError(f"there are {num_prompts} prompts but {num_params} SamplingParams")
-    return pairs(read("prompts", prompts), read("params", params))
-
-
-def pairs(
-    prompts: Iterator[Prompt], each_params: Iterator[SamplingParams]
-) -> Iterator[tuple[Prompt, SamplingParams]]:
-    """Each prompt with its parameters. Raises RequestError for a list with other items than its size says."""
-    nothing = object()
-    for prompt, params in zip_longest(prompts, each_params, fillvalue=nothing):
-        if prompt is nothing or params is nothing:
-            raise RequestError("prompts or params have another number of items than `len` says of them")
-        yield prompt, params  # type: ignore[misc]  # no longer the fill value
+        check_params(params)
+        return [(prompt, params) for prompt in listed]
+    num_params = size_of("params", params)
+    if num_params == len(listed):  # others are not read
+        each_params = first_of("params", params)
+        num_params = len(each_params)
+    if num_params != len(listed):
+        raise RequestError(f"there are {len(listed)} prompts but {num_params} SamplingParams")
+    return list(zip(listed, each_params, strict=True))
 
 
 def check_params(params: object) -> SamplingParams:
@@ -161,28 +163,12 @@ def check_params(params: object) -> SamplingParams:
     return params
 
 
-def size_of(name: str, items: Sized) -> int:
-    """The number of items. Raises RequestError if `len` fails on them."""
-    try:
-        return len(items)
-    except Exception as error:
-        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
-
-
-def first_of(name: str, items: Iterable, limit: int) -> tuple:
+def first_of(name: str, items: Iterable, limit: int | None = None) -> tuple:
     """The first items, `limit` at most; any error that iterating them raises becomes a RequestError that
     names `name`."""
     try:
         if type(items) is list or type(items) is tuple:  # which need not be read one by one
-            return tuple(items if len(items) <= limit else items[:limit])
+            return tuple(items[:limit])
         return tuple(islice(items, limit))
-    except Exception as error:
-        raise RequestError(f"{name} cannot be read: {shown(error)}") from error
-
-
-def read(name: str, items: Iterable) -> Iterator:
-    """Yield the items; any error that iterating them raises becomes a RequestError that names `name`."""
-    try:
-        yield from items
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error

@@ -1,15 +1,15 @@
 """Who runs: the order of the queue, the budgets of a step, the memory to run in, and who makes way for it."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from labkit.engine.config import SchedulerConfig
-from labkit.engine.prefixes import keep_text_of
-from labkit.engine.request import Request
+from labkit.engine.request import FinishReason, Request
 from labkit.engine.session import InferenceSession
+from labkit.engine.step.resident import InFlight
 from labkit.errors import OutOfBlocksError
 from labkit.kvcache import KVBlockManager, Prefix, Prefixes
 
@@ -123,6 +123,33 @@ class OnlineScheduler:
     def sessions(self) -> list[InferenceSession]:
         """Those of all requests that have blocks."""
         return [*self.running.values(), *(joining.session for joining in self.joining.values())]
+
+    # --- proofs ------------------------------------------------------------------------------------
+
+    def check_queues(self, unfinished: Collection[int]) -> None:
+        """Prove that each unfinished request, by id, waits, joins or runs. Raises AssertionError."""
+        queued = [request.request_id for request in self.requests]
+        if sorted(queued) != sorted(unfinished):
+            raise AssertionError(f"unfinished requests are {sorted(unfinished)}, but {queued} are queued")
+
+    def check_lengths(self, step: InFlight | None, is_ahead: bool) -> None:
+        """Prove that of a running request all tokens but the last are in the cache, and with a step in flight
+        those that it may make. Raises AssertionError naming the request of which this is not so.
+
+        is_ahead: whether a step is in flight. One that a reader's own part keeps elsewhere is not told here:
+        then a token more may be in flight to anybody.
+        """
+        in_flight = set(step.sessions) if step else set()
+        for request, session in self.running.items():
+            least = request.num_tokens - 1
+            if step and session in in_flight:
+                least += step.num_ahead(request)
+            most = least + (is_ahead and step is None)
+            if not request.output_token_ids or not least <= session.num_tokens <= most:
+                raise AssertionError(
+                    f"request {request.request_id} runs with {len(request.output_token_ids)} new tokens and "
+                    f"{session.num_tokens} tokens in the cache, expected {least}"
+                )
 
     # --- requests that come and go -----------------------------------------------------------------
 
@@ -311,3 +338,24 @@ class OnlineScheduler:
         request = next(reversed(self.joining or self.running))
         keep_text_of(self._prefix_cache, request, self.running.get(request))
         self.put_back([request])
+
+
+def keep_text_of(
+    prefix_cache: Prefixes | None,
+    request: Request,
+    session: InferenceSession | None,
+    reason: FinishReason | None = None,
+) -> None:
+    """A running request's text goes into the prefix cache, before its session lets go of the blocks.
+
+    session: None if it does not run. reason: why it ends; None if it will go on.
+    Only what is certain: keys and values up to the one from which its newest token was made. A step may be
+    in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
+    """
+    if prefix_cache is None or session is None:
+        return
+    if reason is FinishReason.ERROR:
+        prefix_cache.forget(session.block_ids_per_layer)
+        return
+    num_certain = min(session.num_tokens, request.num_tokens - 1)
+    prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)

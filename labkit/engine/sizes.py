@@ -44,9 +44,23 @@ def fitted(
     """Both configs with what fits the model and the device wherever they say None.
 
     dtype: of the computation. cache_dtype: in which keys and values are kept.
-    The weights must be on the device by now. Raises OptionError where not even one block fits, and for
-    more positions than the model has.
+    The weights must be on the device by now. Raises OptionError where not even one block fits, for more
+    positions than the model has, and if what was asked for is larger than the device's whole memory: a block,
+    the KV pool, or a batch's logits. (Sizes that pass may still not fit beside what is in memory; torch then
+    says so.)
     """
+    block_bytes, memory = bytes_of_block(config, cache, cache_dtype), memory_of(device)
+    where = f"{device} has {memory / 2**30:.1f} GiB of memory"
+    if (cache.max_blocks_per_layer or 1) * block_bytes > memory:
+        raise OptionError(
+            f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "
+            f"max_blocks_per_layer ({shown(cache.max_blocks_per_layer)}; None takes as many as fit)"
+        )
+    if (scheduler.max_batch_size or 1) * config.vocab_size * dtype.itemsize > memory:
+        raise OptionError(
+            f"the logits of a full batch are too large: {where}. Lower max_batch_size "
+            f"({shown(scheduler.max_batch_size)})"
+        )
     usual = ON_GPU if device.type == "cuda" else ON_CPU
     batch_size = scheduler.max_batch_size or usual.max_batch_size
     max_positions = cache.max_positions or config.max_positions
@@ -55,7 +69,6 @@ def fitted(
             f"max_positions is {shown(max_positions)}, and the model has {config.max_positions} positions"
         )
     free = free_memory(device)
-    block_bytes = bytes_of_block(config, cache, cache_dtype)
     num_blocks = cache.max_blocks_per_layer or min(
         batch_size * -(-max_positions // cache.block_size),
         int(free * (cache.memory_share or usual.memory_share)) // block_bytes,
@@ -74,33 +87,6 @@ def fitted(
         prefill_max_batch_size=scheduler.prefill_max_batch_size or batch_size,
         prefill_max_tokens=scheduler.prefill_max_tokens or num_tokens,
     )
-
-
-def check_room(
-    device: torch.device,
-    dtype: torch.dtype,
-    cache_dtype: torch.dtype,
-    config: ModelConfig,
-    cache: CacheConfig,
-    scheduler: SchedulerConfig,
-) -> None:
-    """Raises OptionError if what was asked for is larger than the device's whole memory: a block, the KV
-    pool, or a batch's logits.
-
-    Sizes that pass may still not fit beside what is in memory; torch then says so.
-    """
-    memory = memory_of(device)
-    where = f"{device} has {memory / 2**30:.1f} GiB of memory"
-    if (cache.max_blocks_per_layer or 1) * bytes_of_block(config, cache, cache_dtype) > memory:
-        raise OptionError(
-            f"the KV pool is too large: {where}. Lower block_size ({shown(cache.block_size)}) or "
-            f"max_blocks_per_layer ({shown(cache.max_blocks_per_layer)}; None takes as many as fit)"
-        )
-    if (scheduler.max_batch_size or 1) * config.vocab_size * dtype.itemsize > memory:
-        raise OptionError(
-            f"the logits of a full batch are too large: {where}. Lower max_batch_size "
-            f"({shown(scheduler.max_batch_size)})"
-        )
 
 
 def bytes_of_block(config: ModelConfig, cache: CacheConfig, dtype: torch.dtype) -> int:

@@ -1,7 +1,6 @@
 """How the keys and values of many requests reach their slots, once the slots are known."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +16,13 @@ from labkit.kernels import (
 )
 
 
-class KVWrite(Protocol):
-    """Writes one new token per request into one layer of the cache."""
+class KVWrite:
+    """Writes one new token per request into one layer of the cache. Subclasses say how."""
+
+    watch_points = ("write",)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def write(
         self,
@@ -31,16 +35,11 @@ class KVWrite(Protocol):
         pos: Sequence[int],
     ) -> str:
         """Write the named requests' keys and values into their slots; returns the name of the path taken."""
-        ...
+        raise NotImplementedError
 
 
-class IndexedWrite:
+class IndexedWrite(KVWrite):
     """Writes by indexed assignment with three index tensors (write-up 038)."""
-
-    watch_points = ("write",)
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
 
     def write(self, k_cache_layer, v_cache_layer, key_new, value_new, batch_idx, block_idx, pos) -> str:
         """Write the requests of batch_idx into their slots, with arguments as in `KVWrite`; returns the path
@@ -50,14 +49,12 @@ class IndexedWrite:
         return "indexed"
 
 
-class FullBatchWrite:
+class FullBatchWrite(KVWrite):
     """Writes by one kernel: where the whole batch is at one position, one without batch_idx and pos; else the
     generic one (write-up 061)."""
 
-    watch_points = ("write",)
-
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        super().__init__(device)
         on_triton = runs_triton(device)
         self._full_batch = kv_append_triton_full_batch if on_triton else kv_append_full_batch_plain
         self._generic = kv_append_triton if on_triton else kv_append_plain

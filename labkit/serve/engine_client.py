@@ -33,7 +33,7 @@ SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is ki
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Pending(Submission[asyncio.Queue[Item]]):
+class Pending(Submission):
     """A request that the engine's process is not done with; both processes know it by its `request_id`."""
 
     request_id: int

@@ -76,7 +76,7 @@ class EngineHost(Worker):
         super().__init__(engine, stream_interval=sys.maxsize)  # `hand_over` says when
         self._every, self._due = frame_every / 1e3, 0.0
         self._wire = Wire(end)
-        self._submissions: dict[int, Submission[ToOtherProcess]] = {}  # unfinished, by the other's numbers
+        self._submissions: dict[int, Submission] = {}  # unfinished, by the other's numbers
         self._made = Made()
         self._told_at = 0.0
         self._wire.send(introduction(repr(engine), engine.model.voice, engine.limits, engine.stats()))
@@ -104,7 +104,7 @@ class EngineHost(Worker):
         self.register(submission, limit=None)  # which the other process keeps
         self.add(submission, tuple(token_ids), SamplingParams(**params))
 
-    def _leave(self, submission: Submission[ToOtherProcess]) -> None:
+    def _leave(self, submission: Submission) -> None:
         """The consumer of a request has left: [its number]."""
         self.cancel(submission)
         if submission.request_id not in self.running:  # else it had ended, and its end is still to come

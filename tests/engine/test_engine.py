@@ -9,6 +9,7 @@ import pytest
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_of
 
 from labkit import LADDER, CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
+from labkit.engine import StepOutput, StepOutputs
 
 # --- tokens ----------------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ def test_a_finished_request_is_not_retained():
     run(engine)
     gc.collect()
     assert request() is None
-    assert engine.delivery.is_empty and not engine.delivery.of_step
+    assert not engine.has_work and not engine.delivery.of_step
 
 
 def test_times_are_in_order_and_include_the_queue():
@@ -164,3 +165,33 @@ def test_what_is_not_asked_for_is_as_the_docstrings_say():
     assert CacheConfig() == CacheConfig(64, None, True, 256, None)
     assert SchedulerConfig() == SchedulerConfig(None, None, None, "fifo", 32, False, 512)
     assert SamplingParams() == SamplingParams(16, 0.0, 0, 1.0, None, True, 0.0, ())
+
+
+# --- what a step hands out ---------------------------------------------------------------------------
+
+
+def test_outputs_are_a_sequence_of_step_outputs():
+    outputs = StepOutputs()
+    assert not outputs and list(outputs) == [] and outputs.completions == []
+    (end,) = make_engine().generate([(1, 2, 3)], GREEDY)
+    outputs.extend([1, 2], [10, 20])
+    outputs.append(1, 11, end)
+    outputs.append(2, None, None)
+    expected = [
+        StepOutput(1, 10, None),
+        StepOutput(2, 20, None),
+        StepOutput(1, 11, end),
+        StepOutput(2, None, None),
+    ]
+    assert list(outputs) == expected and outputs
+    assert len(outputs) == 4 and [outputs[i] for i in range(-4, 4)] == expected * 2
+    assert outputs[1:3] == expected[1:3] and outputs[::-1] == expected[::-1]
+    assert outputs.completions == [end]
+    assert outputs.request_ids == [1, 2, 1, 2] and outputs.token_ids == [10, 20, 11, None]
+    assert repr(outputs) == repr(expected)
+    with pytest.raises(IndexError):
+        outputs[4]
+    without_1, without_2 = outputs.without(1), outputs.without(2)
+    assert list(without_1) == [expected[1], expected[3]] and without_1.completions == []
+    assert list(without_2) == [expected[0], expected[2]] and without_2.completions == [end]
+    assert list(outputs) == expected  # as before

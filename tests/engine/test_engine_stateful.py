@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -124,6 +125,14 @@ class EngineMachine(RuleBasedStateMachine):
             max_blocks_per_layer=num_blocks,
             **policy,
         )
+        scheduler = self.engine.scheduler
+        scheduler.preempt_newest = partial(self.preempt, scheduler, scheduler.preempt_newest)
+
+    def preempt(self, scheduler, preempt_newest):
+        """The newest of those who have blocks waits from here on, ahead of all others; so the order stays."""
+        before = scheduler.requests
+        preempt_newest()
+        assert scheduler.requests == before
 
     def alone(self, prompt, params):
         """What a request must get: up to the first token that ends a text."""

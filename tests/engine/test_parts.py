@@ -59,16 +59,7 @@ def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
     assert own.calls > 8 if own.part in ASKED_PER_LAYER else own.calls == 1
 
 
-@pytest.mark.parametrize(("rung", "option"), [("06", "attention"), ("01", "layer_tables")])
+@pytest.mark.parametrize(("rung", "option"), [("06", "attention"), ("01", "layer_tables"), ("10", "sampler")])
 def test_a_part_that_nothing_would_use_is_refused(rung, option):
     with pytest.raises(OptionError, match=f"of these options has no use for an? {option}: {option} = '"):
         make_engine(options=LADDER[rung].options, parts={option: print})
-
-
-def test_what_a_part_raises_when_it_is_made_passes_through():
-    class Broken:
-        def __init__(self, kv_manager) -> None:  # one argument is missing
-            pass
-
-    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given"):
-        make_engine(options=LADDER["01"].options, parts={"block_tables": Broken})

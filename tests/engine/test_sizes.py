@@ -26,7 +26,8 @@ def fitted(cache=OPEN[0], scheduler=OPEN[1], device=CPU, dtype=torch.float32, ke
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets the memory that is free: `free(bytes)`."""
+    """Sets the memory that is free: `free(bytes)`, of more than anybody asks for."""
+    monkeypatch.setattr(sizes, "memory_of", lambda _: 2**60)
     return lambda num_bytes: monkeypatch.setattr(sizes, "free_memory", lambda _: num_bytes)
 
 

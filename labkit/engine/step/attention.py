@@ -1,6 +1,8 @@
 """Attention in a device-resident step, with the write of the new keys and values (rung 06 and above)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -21,22 +23,16 @@ from labkit.kernels.grouped_attention import group_programs
 from labkit.kvcache import KVBlockManager, MutableInfoBlockManager
 
 
+@dataclass(eq=False, repr=False)
 class AttendThenWrite:
     """Paged attention, then a K/V write: two kernels that read index tensors made on the device (rung 06)."""
 
     path = "identity_pos"  # the name that its writes are counted by
     watch_points = ("attention", "kv_append")
 
-    def __init__(
-        self,
-        kv_manager: MutableInfoBlockManager,
-        attention: PagedAttentionFunction,
-        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], None],
-    ) -> None:
-        """kv_append: `kv_append_triton_identity_pos` or its plain twin."""
-        self.kv_manager = kv_manager
-        self.attention = attention
-        self.kv_append = kv_append
+    kv_manager: MutableInfoBlockManager
+    attention: PagedAttentionFunction
+    kv_append: Callable[..., None]  # `kv_append_triton_identity_pos` or its plain twin
 
     def begin(self, slots: DeviceSlots, slot_mapping: Tensor, max_context_len: int) -> None:
         """Gather the step's block tables, lengths and write positions from the slots, for all layers."""
@@ -133,34 +129,14 @@ class SplitAttention:
         # Of the longest possible sequence: a graph cannot ask how long they are.
         self._max_tokens = kv_manager.max_blocks_per_seq * block_size
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-        transform: HeadTransform | None = None,
-    ) -> Tensor:
+    def __call__(self, query: Tensor, key_new: Tensor, *others: Any) -> Tensor:
+        """What a `PagedAttentionAppend` does, with its arguments; a transform may follow them."""
         B, G, _ = key_new.shape
         num_warps = group_programs(B, query.shape[1], G, query.dtype).num_warps
-        return paged_attention_append_split_triton(
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            slot_mapping,
-            self._workspace,
-            num_splits(B, G, self._max_tokens, num_warps),
-            transform,
-        )
+        # These come in the place of max_context_len.
+        own = self._workspace, num_splits(B, G, self._max_tokens, num_warps)
+        arguments: list[Any] = [query, key_new, *others[:6], *own, *others[7:]]
+        return paged_attention_append_split_triton(*arguments)
 
 
 class SharedAttention:
@@ -179,29 +155,8 @@ class SharedAttention:
         self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, group, block_size)
         self._workspace = ShareWorkspace(self.plan, num_heads, D)
 
-    def __call__(
-        self,
-        query: Tensor,
-        key_new: Tensor,
-        value_new: Tensor,
-        k_cache_layer: Tensor,
-        v_cache_layer: Tensor,
-        block_table: Tensor,
-        context_lens: Tensor,
-        slot_mapping: Tensor,
-        max_context_len: int,
-        transform: HeadTransform | None = None,
-    ) -> Tensor:
-        return paged_attention_append_shares_triton(
-            query,
-            key_new,
-            value_new,
-            k_cache_layer,
-            v_cache_layer,
-            block_table,
-            context_lens,
-            slot_mapping,
-            self._workspace,
-            self.plan,
-            transform,
-        )
+    def __call__(self, *asked: Any) -> Tensor:
+        """What a `PagedAttentionAppend` does, with its arguments; a transform may follow them."""
+        # Workspace and plan come in the place of max_context_len.
+        arguments: list[Any] = [*asked[:8], self._workspace, self.plan, *asked[9:]]
+        return paged_attention_append_shares_triton(*arguments)

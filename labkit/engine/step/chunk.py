@@ -4,7 +4,8 @@ T rows of the chunk, P prompts, M blocks of a prompt, E embedding, H heads, D he
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +13,14 @@ from torch import Tensor
 
 from labkit.engine.packed_chunk import Chunk
 from labkit.engine.request import Request
-from labkit.engine.sampling import Draws, logprobs_asked
+from labkit.engine.sampling import Draws, logprobs_asked, sample_greedy
 from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.first_tokens import FirstTokenSampler
+from labkit.engine.step.samplers import Sampler
 from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, TokenCopy
-from labkit.kernels import HeadTransform, PackedRows
+from labkit.kernels import HeadTransform, PackedRows, SamplingState
 from labkit.kvcache import KVBlockManager
 from labkit.model import Network
 from labkit.ranges import named_range
@@ -28,22 +29,18 @@ if TYPE_CHECKING:
     from labkit.engine.step.graphed_chunk import GraphedChunkStep
 
 
+@dataclass(eq=False, repr=False)
 class PackedAttention:
-    """Stores a chunk's keys and values in the cache, then attends over it: called once per layer."""
+    """Stores a chunk's keys and values in the cache, then attends over it: called once per layer.
+
+    attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain twins.
+    """
 
     watch_points = ("attention", "kv_append")
 
-    def __init__(
-        self,
-        kv_manager: KVBlockManager,
-        attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor],
-        kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None],
-    ) -> None:
-        """attention, kv_append: `packed_attention_triton` and `kv_append_packed_triton`, or their plain
-        twins."""
-        self.kv_manager = kv_manager
-        self.attention = attention
-        self.kv_append = kv_append
+    kv_manager: KVBlockManager
+    attention: Callable[[Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], Tensor]
+    kv_append: Callable[[Tensor, Tensor, Tensor, Tensor, PackedRows, HeadTransform | None], None]
 
     def begin(self, rows: PackedRows) -> None:
         """Prepare for a chunk, before its first layer."""
@@ -108,34 +105,87 @@ class ChunkStep:
             return logits[:, : self._vocab_size]
 
 
+class PromptSlots(NamedTuple):
+    """What the prompts of a chunk draw with, by place: tensors [P], in the form that slots have."""
+
+    sampling_state: SamplingState
+    last_token_ids: Tensor
+
+
+class FirstTokens(NamedTuple):
+    """What the sampler asks of a decode step: here no slot is advanced, for none of the requests has one.
+
+    likeliest: the likeliest token ids [P], where they are known.
+    """
+
+    slots: PromptSlots
+    likeliest: Tensor | None = None
+
+    def take_likeliest(self, logits: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The likeliest token ids [P] of logits [P, V], -1 where they are not finite."""
+        return sample_greedy(logits) if self.likeliest is None else self.likeliest
+
+    def advance(self, token_ids: Tensor, slot_mapping: Tensor) -> Tensor:
+        """The token ids."""
+        return token_ids
+
+
+class FirstTokenSampler:
+    """Samples the first tokens of a chunk's prompts, without a wait: those of `sample_requests`."""
+
+    watch_points = ("sample",)
+
+    def __init__(self, sampler: Sampler, layout: ChunkLayout, device: torch.device) -> None:
+        """sampler: of the decode step. layout: of the chunks."""
+        self._sampler = sampler
+        self._layout = layout
+        self._places = torch.arange(layout.max_prompts, device=device)
+        self._last_token_ids = torch.zeros_like(self._places)  # samplers write there; nobody reads it
+
+    def warm_up(self, logits: Tensor, numbers: Tensor) -> None:
+        """Draw once in each way, with arguments as `sample` takes them: then no kernel is compiled in the
+        middle of serving."""
+        for draws in self._sampler.families:
+            self.sample(logits, numbers, draws)
+
+    def sample(
+        self, logits: Tensor, numbers: Tensor, draws: Draws, likeliest: Tensor | None = None
+    ) -> Tensor:
+        """A token id for each row of logits [P, V], -1 where they are not finite: int64 [P].
+
+        numbers: of the chunk, on the device, as its layout has them. draws: what the finished prompts ask for
+        together. likeliest: the likeliest token ids [P], where they are known; they may be written over.
+        """
+        if draws is Draws.NONE:
+            return sample_greedy(logits) if likeliest is None else likeliest
+        state = self._layout.split(numbers).sampling_state
+        step = FirstTokens(PromptSlots(state, self._last_token_ids), likeliest)
+        known = draws if draws in self._sampler.families else Draws.FILTERED
+        return self._sampler(step, logits, self._places[: len(logits)], known)
+
+
+@dataclass(eq=False, repr=False)
 class ChunkInFlight:
     """A chunk that was launched, and whose first tokens were not read yet.
 
     requests, joining: the prompts in it, each with its state at the launch; it may have left since.
     finished: by place, those whose last token it has. last_logits: [P, V]. num_tokens: computed in it.
+    tokens: of all prompts; None if none is finished.
     """
 
     watch_points = ("read",)
 
-    def __init__(
-        self,
-        joining: Mapping[Request, Joining],
-        finished: list[int],
-        num_tokens: int,
-        last_logits: Tensor,
-        tokens: TokenCopy | ScoredCopy | None,
-    ) -> None:
-        """tokens: of all prompts; None if none is finished."""
-        self.requests, self.joining = list(joining), list(joining.values())
-        self.finished = finished
-        self.num_tokens = num_tokens
-        self.last_logits = last_logits
-        self._tokens = tokens
+    requests: list[Request]
+    joining: list[Joining]
+    finished: list[int]
+    num_tokens: int
+    last_logits: Tensor
+    tokens: TokenCopy | ScoredCopy | None
 
     def read(self) -> Sequence[int | None]:
         """Wait for the first tokens [P], of which only those of finished prompts mean something; None where
         logits are not finite numbers."""
-        token_ids = self._tokens.read() if self._tokens is not None else []
+        token_ids = self.tokens.read() if self.tokens is not None else []
         return [None if token_id < 0 else token_id for token_id in token_ids]
 
 
@@ -179,8 +229,9 @@ class ResidentChunkStep:
             there = numbers[: self.layout.size_up_to(num_rows, len(joining))]
             sent = self.staging.send(there, self._room(num_rows))
             logits, likeliest = self._logits(sent, joining, num_tokens)
-            tokens = self._first_tokens(sent, list(joining), finished, logits, likeliest)
-        return ChunkInFlight(joining, finished, num_tokens, logits, tokens)
+            requests = list(joining)
+            tokens = self._first_tokens(sent, requests, finished, logits, likeliest)
+        return ChunkInFlight(requests, list(joining.values()), finished, num_tokens, logits, tokens)
 
     def _first_tokens(
         self,
@@ -217,6 +268,5 @@ class ResidentChunkStep:
             for p, row in known.items():  # each by itself: a list of places would be sent, and waited for
                 logits[p] = row
             return logits, None
-        likeliest_left = getattr(self.device_step, "likeliest_left", None)
-        likeliest = likeliest_left() if likeliest_left else None
+        likeliest = getattr(self.device_step, "likeliest", None)
         return logits, None if likeliest is None else likeliest[: len(joining)]

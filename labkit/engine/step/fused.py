@@ -40,6 +40,7 @@ from labkit.ranges import named_range
 # A layer's input or output [B, E], and the statistics of its rows if the product behind it reads them.
 Rows = tuple[Tensor, RowStatistics | None]
 
+NO_TILES = "none: the products are PyTorch's"
 WIDE_LAYER = 50_000_000  # bytes of its weights: then they take the time, not what a launch waits
 
 VOCABULARY_MULTIPLE = 64  # a product whose sides are multiples of it is several times faster than one odd one
@@ -161,7 +162,7 @@ class FusedDeviceStep(DeviceStep):
     def tiles(self) -> str:
         """Where the tiles of a layer's four products come from, in words."""
         if self.kernels.measured is None:
-            return "none: the products are PyTorch's"
+            return NO_TILES
         products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0].products]
         shipped = shipped_tiles(self.head.weight.device, self.head.weight.dtype, self.can_hold)
         return tiles_in_words(products, self.kernels.measured, shipped)

@@ -125,15 +125,10 @@ class FusedChunkStep(ChunkStep):
         self.few = ChunkLayers(step, attention, suited(kernels, step.layers[0], network.ranks))
         self.many = ChunkLayers(step, attention, by_library(kernels, step.layers[0], network.ranks))
         self.many.layers = [with_rounded_biases(layer) for layer in step.layers]
-        if network.ranks.size == 1:
-            self._sum_in_products()
-
-    def _sum_in_products(self) -> None:
-        """Let the products of many rows add to the residual, which then need not be read again for it."""
-        many = self.many
-        add = partial(linear_into_residual, behind=many.layers[0].qkv)
-        many.kernels = many.kernels._replace(linear_residual=add)
-        many.layers = with_biases_so_far(many.layers)
+        if network.ranks.size == 1:  # products may add to the residual, which then is not read again for it
+            add = partial(linear_into_residual, behind=self.many.layers[0].qkv)
+            self.many.kernels = self.many.kernels._replace(linear_residual=add)
+            self.many.layers = with_biases_so_far(self.many.layers)
 
     def __call__(self, numbers: Tensor) -> Tensor:
         is_few = self.layout.num_rows(numbers) <= MOST_ROWS

@@ -39,9 +39,11 @@ class GraphedStep:
     because no two of them run at once.
     """
 
+    sizes = staticmethod(batch_buckets)  # of batches that have a graph
+
     def __init__(self, device_step: DeviceStep) -> None:
         self.device_step = device_step
-        self.buckets = batch_buckets(len(device_step.slots.slot_mapping))
+        self.buckets = self.sizes(len(device_step.slots.slot_mapping))
         self.families = device_step.families
         self.graphs: dict[tuple[int, Draws], CapturedStep] = {}
         self._logits: dict[tuple[int, Draws], GraphMemory] = {}
@@ -53,7 +55,8 @@ class GraphedStep:
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for draws in self.families:
                     self.graphs[bucket, draws] = capture(bucket, draws)
-                    self._logits[bucket, draws] = places[-1]
+                    if places:
+                        self._logits[bucket, draws] = places[-1]
         self.capture_seconds = time.perf_counter() - started
         self.memory_bytes = torch.cuda.memory_reserved() - reserved
 

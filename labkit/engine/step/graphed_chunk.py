@@ -42,7 +42,8 @@ class GraphedChunkStep:
         self.buckets = row_buckets(max_tokens)
         self.numbers = torch.zeros(self.layout.size(self.buckets[-1]), dtype=torch.int64, device=device)
         self.graphs: dict[int, CapturedChunk] = {}
-        self._likeliest: Tensor | None = None  # that the last call has left
+        # The likeliest tokens [P] of the last call's logits, -1 where they are not finite.
+        self.likeliest: Tensor | None = None
 
         def forward(num_rows: int, *_: object) -> tuple[Tensor, Tensor]:
             # All numbers are 0 by now: every row is a pad, for which nothing is stored.
@@ -68,11 +69,6 @@ class GraphedChunkStep:
 
         numbers: as `ChunkLayout.pack` makes them, in their `room`.
         """
-        graph, (logits, self._likeliest) = self.graphs[self.layout.num_rows(numbers)]
+        graph, (logits, self.likeliest) = self.graphs[self.layout.num_rows(numbers)]
         graph.replay()
         return logits
-
-    def likeliest_left(self) -> Tensor | None:
-        """The likeliest tokens [P] of the last call's logits, -1 where they are not finite, if a graph has
-        found them; valid until the next call."""
-        return self._likeliest

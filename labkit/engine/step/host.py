@@ -1,6 +1,7 @@
 """A decode step driven by the host (rungs 00 to 05): block tables, forward, append, sampling."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -52,25 +53,18 @@ class PagedDecodeAttention:
         return out[:, :, None]
 
 
+@dataclass(eq=False, repr=False)
 class DecodeStep:
     """A decode step whose state lives on the host: the parts that a rung chose, put together."""
 
     watch_points = ("decode_step_sessions", "next_tokens", "attention", "sample")
     sample = staticmethod(sample_requests)
 
-    def __init__(
-        self,
-        network: Network,
-        kv_manager: KVBlockManager,
-        block_tables: BlockTables,
-        kv_append: KVAppend,
-        attention: PagedAttentionFunction,
-    ) -> None:
-        self.network = network
-        self.kv_manager = kv_manager
-        self.block_tables = block_tables
-        self.kv_append = kv_append
-        self.attention = attention
+    network: Network
+    kv_manager: KVBlockManager
+    block_tables: BlockTables
+    kv_append: KVAppend
+    attention: PagedAttentionFunction
 
     def decode_step_sessions(
         self, sessions: Sequence[InferenceSession], last_token_ids: Sequence[int]

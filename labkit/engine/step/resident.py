@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 from torch import Tensor
@@ -24,24 +25,20 @@ if TYPE_CHECKING:
 InFlight = Union["StepInFlight", "VerifyInFlight"]
 
 
+@dataclass(eq=False, repr=False)
 class StepInFlight:
-    """A step that was launched, and whose tokens were not read yet. `read` it once, or `cancel` it."""
+    """A step that was launched, and whose tokens were not read yet. `read` it once, or `cancel` it.
+
+    sessions: those of the requests at the launch. A request may have lost its own when it is read.
+    """
 
     watch_points = ("read",)
 
-    def __init__(
-        self,
-        step: "ResidentDecodeStep",
-        requests: list[Request],
-        sessions: list[InferenceSession],
-        tokens: TokenCopy | ScoredCopy,
-    ) -> None:
-        """sessions: those of the requests at the launch. A request may have lost its own when it is read."""
-        self.requests = requests
-        self.sessions = sessions
-        self.is_finite = True  # when it was read: whether every token is one
-        self._step = step
-        self._tokens = tokens
+    step: "ResidentDecodeStep"
+    requests: list[Request]
+    sessions: list[InferenceSession]
+    tokens: TokenCopy | ScoredCopy
+    is_finite: bool = True  # when it was read: whether every token is one
 
     def has(self, request: Request, session: InferenceSession | None) -> bool:
         """Whether it makes tokens of this request, in this session."""
@@ -54,7 +51,7 @@ class StepInFlight:
 
     def read(self) -> Sequence[int | None]:
         """Wait for the tokens; None for a request whose logits are not finite numbers."""
-        token_ids = self._tokens.read()
+        token_ids = self.tokens.read()
         self.is_finite = min(token_ids) >= 0
         return token_ids if self.is_finite else [None if i < 0 else i for i in token_ids]
 
@@ -64,7 +61,7 @@ class StepInFlight:
         sessions = [session for request, session in pairs if running.get(request) is session]
         for session in sessions:
             session.num_tokens -= 1
-        self._step.undo(sessions)
+        self.step.undo(sessions)
 
 
 class ResidentDecodeStep:

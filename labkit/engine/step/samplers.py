@@ -5,7 +5,8 @@ families are the kinds of batches, greedy ones included, that a step of it runs 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Union
 
 from torch import Tensor
 
@@ -13,8 +14,8 @@ from labkit.engine.sampling import EITHER_WAY, Draws, sample_any
 from labkit.kernels import SamplingState
 
 if TYPE_CHECKING:
+    from labkit.engine.step.chunk import FirstTokens
     from labkit.engine.step.device import DeviceStep
-    from labkit.engine.step.first_tokens import FirstTokens
 
 Sampled = Union["DeviceStep", "FirstTokens"]  # what tokens are sampled for
 DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], None]  # as `draw_plain`
@@ -23,7 +24,7 @@ DrawFunction = Callable[[Tensor, Tensor, Tensor, Tensor, SamplingState, bool], N
 class SortedSampler:
     """Every row is sorted, greedy or not (rung 06)."""
 
-    families: tuple[Draws, ...] = EITHER_WAY
+    families: ClassVar[tuple[Draws, ...]] = EITHER_WAY
 
     def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         state = step.slots.sampling_state
@@ -33,17 +34,15 @@ class SortedSampler:
         return step.advance(token_ids, slot_mapping)
 
 
+@dataclass(eq=False)
 class SearchedSampler:
     """Every row takes its likeliest token, and rows that draw have another one put in its place (rung 12).
 
     What is cut off is searched for, and only if a request of the batch has top-k or top-p.
     """
 
-    families: tuple[Draws, ...] = tuple(Draws)
-
-    def __init__(self, draw: DrawFunction) -> None:
-        """draw: `draw_triton` or its plain twin."""
-        self.draw = draw
+    draw: DrawFunction  # `draw_triton` or its plain twin
+    families: ClassVar[tuple[Draws, ...]] = tuple(Draws)
 
     def __call__(self, step: Sampled, logits: Tensor, slot_mapping: Tensor, draws: Draws) -> Tensor:
         slots = step.slots

@@ -5,6 +5,7 @@ A batch in which nobody asks for them runs nothing of all this.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +16,15 @@ from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OptionError
 
 
-class ScoredCopy:
+class ScoredCopy(NamedTuple):
     """Tokens in flight to the host with their log probabilities: read as a `TokenCopy` is."""
 
-    def __init__(self, tokens: TokenCopy, logprobs: RowLogprobs) -> None:
-        self._tokens, self._logprobs = tokens, logprobs
+    tokens: TokenCopy
+    logprobs: RowLogprobs
 
     def read(self) -> list[int]:
         """Wait for them. Read them once."""
-        return self._logprobs.with_tokens(self._tokens.read())
+        return self.logprobs.with_tokens(self.tokens.read())
 
 
 def scored(

@@ -4,16 +4,16 @@ B requests, K drafts of each at most, R = B * (K + 1) rows, S slots, V vocabular
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.engine.sampling import Draws, sample_greedy
-from labkit.engine.step.first_tokens import FirstTokens, PromptSlots
+from labkit.engine.step.chunk import FirstTokens, PromptSlots
 from labkit.engine.step.fused_chunk import ChunkLayers
-from labkit.engine.step.graphed import CapturedStep, batch_buckets, cuda_captures
+from labkit.engine.step.graphed import GraphedStep, batch_buckets
 from labkit.engine.step.samplers import Sampler
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import (
@@ -91,6 +91,7 @@ class VerifyStep:
     """
 
     watch_points = ("find_drafts",)
+    tell_logits = None  # to nobody: see `ReadVerified`
 
     def __init__(
         self, layers: ChunkLayers, slots: DeviceSlots, sampler: Sampler, kernels: VerifyKernels, width: int
@@ -150,25 +151,13 @@ class VerifyStep:
         return F.pad(token_ids, (0, len(rows.token_ids) - num_rows), value=NO_TOKEN)
 
 
-class GraphedVerifyStep:
-    """A `VerifyStep` as CUDA graphs, one for each bucket of batches that draft and family."""
+class GraphedVerifyStep(GraphedStep):
+    """A `VerifyStep` as CUDA graphs, one for each bucket of batches that draft and family.
 
-    def __init__(self, device_step: VerifyStep) -> None:
-        self.device_step = device_step
-        self.families = device_step.families
-        most = len(device_step.slots.slot_mapping)
-        self.buckets = [size for size in batch_buckets(most) if drafts_each(size)]
-        self.graphs: dict[tuple[int, Draws], CapturedStep] = {}
-        run: Any = device_step  # it is captured as a `DeviceStep` is
-        with cuda_captures(run) as capture:
-            for bucket in self.buckets[::-1]:
-                for draws in self.families:
-                    self.graphs[bucket, draws] = capture(bucket, draws)
+    A replay makes tokens [B, K + 2], where K is that of the bucket.
+    """
 
-    def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
-        """Tokens [B, K + 2], by a replay, as `VerifyStep` makes them; K is that of the bucket. Valid until
-        the next call."""
-        bucket = next(size for size in self.buckets if size >= batch_size)
-        graph, made = self.graphs[bucket, draws]
-        graph.replay()
-        return made[:batch_size]
+    @staticmethod
+    def sizes(max_batch_size: int) -> list[int]:
+        """The batch sizes that have a graph, rising."""
+        return [size for size in batch_buckets(max_batch_size) if drafts_each(size)]

@@ -67,14 +67,15 @@ class VerifyInFlight:
         return [as_verified(tokens[i : i + self._width]) for i in range(0, len(tokens), self._width)]
 
     def settle(self, row: int, made: Verified, following: InFlight | None) -> None:
-        """Have a running request's session count what was made, and what the step behind may make."""
+        """Have a running request's session count what was made, and what the step behind may make; blocks
+        behind that are given back."""
         request, session = self.requests[row], self.sessions[row]
         num_certain, num_made = request.num_tokens - 1, len(made.token_ids)
         self._step.knows_text(session, num_certain + num_made + 1)
         if following is not None and following.has(request, session):
             num_made = following.num_ahead(request, num_made)
-        session.num_tokens = num_certain
-        self._step.keep(session, num_made)
+        session.num_tokens = num_certain + num_made
+        session.roll_back()
 
     def cancel(self, running: RunningRequests) -> None:
         """Undo the launch for the requests that still run: their sessions count what is certain."""
@@ -147,11 +148,6 @@ class ResidentVerifyStep:
         for session, num_tokens in zip(sessions, reached, strict=True):
             session.num_tokens = num_tokens
         return step
-
-    def keep(self, session: InferenceSession, num_made: int) -> None:
-        """Count the tokens whose keys and values stay, and give back the blocks behind them."""
-        session.num_tokens += num_made
-        session.roll_back()
 
     def knows_text(self, session: InferenceSession, num_tokens: int) -> None:
         """The device has so many tokens of the session's text."""

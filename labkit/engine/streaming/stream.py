@@ -5,16 +5,15 @@ import contextlib
 import copy
 import weakref
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Generic, Self
+from typing import Self
 
 from labkit.engine.request import Chunk
-from labkit.engine.streaming.worker import Item, Queue, Submission
+from labkit.engine.streaming.worker import Item, Submission
 from labkit.engine.text_decoder import TextDecoder
 from labkit.errors import StreamError
 
 
-class Stream(Generic[Queue]):
+class Stream:
     """A request's tokens as they are made, for one consumer; base of `TokenStream` and `AsyncTokenStream`.
 
     The last chunk carries the completion. Text is decoded when its chunk is taken, in the consumer's
@@ -30,7 +29,7 @@ class Stream(Generic[Queue]):
         server: object,
         decoder: TextDecoder,
         cancel: Callable[[Submission], object],
-        submission: Submission[Queue],
+        submission: Submission,
     ) -> None:
         self.submitted = submission.submitted
         self._submission = submission
@@ -97,7 +96,7 @@ def copy_of(error: BaseException) -> BaseException:
     return made
 
 
-class TokenStream(Stream[SimpleQueue[Item]]):
+class TokenStream(Stream):
     """An iterator of a request's `Chunk`s, for one thread; another thread may close it.
 
     Iterating raises StreamError if the request was cut short and RequestError if it was refused. An interrupt
@@ -123,7 +122,7 @@ class TokenStream(Stream[SimpleQueue[Item]]):
         self.close()
 
 
-class AsyncTokenStream(Stream[asyncio.Queue[Item]]):
+class AsyncTokenStream(Stream):
     """An asynchronous iterator of a request's `Chunk`s, for a task of the event loop that it was made on.
 
     It may be used on that loop only; StreamError on another. If a task is cancelled while it waits for a

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 from labkit.engine.delivery import StepOutputs
 from labkit.engine.engine import InferenceEngine
@@ -26,21 +26,11 @@ MOST_READ = 256  # of what was asked for, between two steps
 LET_OTHERS_RUN = 1e-5  # seconds; with what the system adds, as long as a thread takes to wake
 
 
-class Puts(Protocol):
-    """Where a consumer's items go: a SimpleQueue for a thread, an asyncio.Queue for a task."""
-
-    def put_nowait(self, item: Item) -> None:
-        """Add one."""
-
-
-Queue = TypeVar("Queue", bound=Puts)
-
-
 @dataclass(eq=False, slots=True)
-class Submission(Generic[Queue]):
+class Submission:
     """What the worker knows of a request. It does not refer to the stream, so a stream can be dropped."""
 
-    queue: Queue  # to the consumer
+    queue: Any  # of items, to the consumer: a SimpleQueue for a thread, an asyncio.Queue for a task
     loop: asyncio.AbstractEventLoop | None = None  # only its thread may touch the queue; None: any thread may
     request_id: int | None = None  # once the engine has it; of an `EngineClient`, at once: its own number
     num_prompt_tokens: int = 0  # before its first token comes

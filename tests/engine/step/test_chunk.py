@@ -8,9 +8,8 @@ from labkit.engine import InferenceSession
 from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining
-from labkit.engine.step.chunk import ChunkStep, PackedAttention, ResidentChunkStep
+from labkit.engine.step.chunk import ChunkStep, FirstTokenSampler, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
-from labkit.engine.step.first_tokens import FirstTokenSampler
 from labkit.engine.step.fused import padded_head
 from labkit.engine.step.samplers import SearchedSampler, SortedSampler
 from labkit.kernels import draw_plain, kv_append_packed_plain, packed_attention_plain

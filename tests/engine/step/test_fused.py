@@ -227,7 +227,7 @@ def test_attention_is_split_by_the_longest_sequence_that_there_can_be(monkeypatc
     split = step_attention.paged_attention_append_split_triton
 
     def spy(*args: object, **options: object) -> Tensor:
-        asked.append(args[-2])
+        asked.append(args[9])
         return split(*args, **options)
 
     monkeypatch.setattr(step_attention, "paged_attention_append_split_triton", spy)

@@ -75,7 +75,7 @@ def test_a_chunk_takes_the_next_larger_graph_whose_numbers_and_logits_are_its_ow
     assert graph.replays == 1 and not fake.runs
     assert numbers.data_ptr() == step.numbers.data_ptr()
     assert logits is output and logits.tolist() == [numbers[-4:].tolist()]
-    assert step.likeliest_left() is likeliest
+    assert step.likeliest is likeliest
 
 
 @pytest.mark.cuda

@@ -17,8 +17,7 @@ from labkit.engine.step import build, lanes
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
-from labkit.engine.step.lanes import HalfStep, LanedDeviceStep
-from labkit.engine.step.persistent import WIDEST, PersistentLayers
+from labkit.engine.step.lanes import WIDEST, HalfStep, LanedDeviceStep, PersistentLayers
 from labkit.kernels import paged_attention_append_plain
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
 

@@ -12,7 +12,6 @@ from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import GraphedStep
 from labkit.engine.step.samplers import SearchedSampler, SortedSampler
-from labkit.errors import OptionError
 from labkit.kernels import draw_plain, draw_triton
 from labkit.ladder import DEVICE_RESIDENT_STATE, OVERLAP, SAMPLING_WITHOUT_SORTS
 
@@ -94,8 +93,6 @@ def test_the_part_of_ones_own_is_what_draws():
         calls.clear()
         assert tokens_of(engine.generate([PROMPTS[0]], params)) == [tokens_alone(PROMPTS[0], params)]
         assert set(calls) == {(1, is_filtered)}
-    with pytest.raises(OptionError, match="has no use for a sampler: sampler = 'sorted'"):
-        make_engine(options=OVERLAP, parts={"sampler": my_draw})
 
 
 @needs_triton

@@ -77,15 +77,6 @@ def test_a_buffer_is_not_written_again_before_its_copy_is_over(monkeypatch):
     assert waited == [(i, [[i + k] * 2 for k in range(NUM_BUFFERS)]) for i in range(3)]
 
 
-def test_a_join_behind_a_step_that_still_runs_waits_for_no_copy(monkeypatch):
-    """It sends three times: who runs, their state, their rows."""
-    staging, made, waited = PinnedStaging(2, CPU), [], []
-    monkeypatch.setattr(module, "event_behind", lambda *_: FakeEvent(waited.append, made))
-    for i in range(3):
-        staging.send(torch.full((2,), i))
-    assert waited == []
-
-
 def test_copies_take_turns_and_none_goes_over_one_that_is_not_read():
     pinned_tokens = PinnedTokens(1, CPU)
     unread = pinned_tokens.start_copy(torch.tensor([5]))
