@@ -76,12 +76,12 @@ class SharePlan:
         self._box_tokens = 2 * self._tokens if row_bytes <= 128 else self._tokens  # as registers have room
         self._has_boxes = group == 1 and are_boxed(head_dim, dtype, block_size, self._box_tokens, device)
         W = max(self.limits(size)[1] for size in range(1, max_batch_size + 1))
-        self.row_of, self.slot_of, self.first_of, self.end_of = torch.full(
-            (4, W), -1, dtype=torch.int32, device=device
-        ).unbind()
-        self.first_share, self.num_shares = torch.zeros(
-            2, max_batch_size, dtype=torch.int32, device=device
-        ).unbind()
+        of_shares = torch.full((4, W), -1, dtype=torch.int32, device=device)
+        of_rows = torch.zeros(2, max_batch_size, dtype=torch.int32, device=device)
+        self.tensors = *of_shares.unbind(), *of_rows.unbind()  # as kernels take them
+        self.row_of, self.slot_of, self.first_of, self.end_of, self.first_share, self.num_shares = (
+            self.tensors
+        )
         self.batch_size = 0  # the rows that it was last made for
 
     def programs(self, batch_size: int) -> Programs:
@@ -183,12 +183,7 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
     _plan_shares_kernel[(1,)](
         context_lens,
         slot_mapping,
-        plan.row_of,
-        plan.slot_of,
-        plan.first_of,
-        plan.end_of,
-        plan.first_share,
-        plan.num_shares,
+        *plan.tensors,
         B,
         len(plan.row_of),
         *plan.limits(B),

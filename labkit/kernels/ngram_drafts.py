@@ -59,17 +59,9 @@ def ngram_drafts_triton(
     check_drafts(texts, context_lens, slot_mapping, limits, num_drafts)
     check_launchable(texts.device)
     drafts = torch.empty(len(slot_mapping), num_drafts, dtype=torch.int64, device=texts.device)
-    _ngram_drafts_kernel[(len(slot_mapping),)](
-        texts,
-        context_lens,
-        slot_mapping,
-        limits,
-        drafts,
-        texts.stride(0),
-        num_drafts,
-        BLOCK=TOKENS_PER_ROUND,
-        BLOCK_DRAFTS=triton.next_power_of_2(num_drafts),
-    )
+    tensors = texts, context_lens, slot_mapping, limits, drafts
+    blocks = {"BLOCK": TOKENS_PER_ROUND, "BLOCK_DRAFTS": triton.next_power_of_2(num_drafts)}
+    _ngram_drafts_kernel[(len(slot_mapping),)](*tensors, texts.stride(0), num_drafts, **blocks)
     return drafts
 
 

@@ -133,8 +133,6 @@ def packed_attention_triton(
         D,
         k_cache_layer.shape[2],
         GROUP=group,
-        NORMS=norm is not None,
-        ROTATES=cos is not None,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.tokens,
         BLOCK_P=triton.next_power_of_2(num_prompts + 1),
@@ -174,8 +172,6 @@ def _packed_attention_kernel(
     D,
     block_size: tl.constexpr,
     GROUP: tl.constexpr,
-    NORMS: tl.constexpr,
-    ROTATES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_P: tl.constexpr,
@@ -217,9 +213,9 @@ def _packed_attention_kernel(
         if EARLY:  # queries, and what is new in the cache, come from the kernels before
             tl.extra.cuda.gdc_wait()
         turn = tl.where(is_prompt & (own_row < num_rows), position, 0)  # some position, for pads
-        cos, sin = load_turn(cos_ptr, sin_ptr, turn[:, None], d, D, ROTATES)
+        cos, sin = load_turn(cos_ptr, sin_ptr, turn[:, None], d, D)
         queries = query_ptr + row[:, None] * query_stride_t + h[:, None] * query_stride_h
-        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos, sin, D, NORMS, ROTATES)
+        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos, sin, D)
         if UPCAST:
             query = query.to(tl.float32)
         scale_2 = scale * 1.4426950408889634  # for a power of 2

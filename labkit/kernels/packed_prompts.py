@@ -125,8 +125,6 @@ def kv_append_packed_triton(
         rows.block_tables.stride(0),
         D,
         k_cache_layer.shape[2],
-        NORMS=norm is not None,
-        ROTATES=cos is not None,
         ROWS=ROWS_PER_STORE,
         BLOCK_P=triton.next_power_of_2(num_prompts),
         BLOCK_D=triton.next_power_of_2(D),
@@ -159,8 +157,6 @@ def _kv_append_packed_kernel(
     table_stride_p,
     D,
     block_size,
-    NORMS: tl.constexpr,
-    ROTATES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -184,9 +180,9 @@ def _kv_append_packed_kernel(
         tl.extra.cuda.gdc_wait()
     mask = written[:, None] & (d < D)[None, :]
     own = row.to(tl.int64)[:, None]
-    cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D, ROTATES)
+    cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D)
     keys = key_ptr + own * key_stride_t + h * key_stride_h
-    key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D, NORMS, ROTATES)
+    key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D)
     values = value_ptr + own * value_stride_t + h * value_stride_h + d[None, :]
     value = tl.load(values, mask=mask, other=0.0)
     head = block * cache_stride_n + h * cache_stride_h

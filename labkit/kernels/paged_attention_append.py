@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.eight_bit import check_caches, write_heads
+from labkit.kernels.eight_bit import write_heads
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
-from labkit.kernels.paged_attention import launch_by_heads, paged_attention_plain
+from labkit.kernels.paged_attention import check_heads, launch_by_heads, paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
@@ -54,18 +54,9 @@ def paged_attention_append_plain(
     Takes and returns what a `PagedAttentionAppend` does. transform: of queries and keys, before all else.
     Raises ValueError for arguments that do not fit.
     """
-    check_paged_attention_append(
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
-        transform,
-        takes_eight_bit=True,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
+    arguments = *tensors, block_table, context_lens, slot_mapping
+    check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
     table, lens = block_table.index_select(0, slot_mapping), context_lens[slot_mapping]
     past = lens.clamp(min=0)
     if transform is not None:
@@ -193,19 +184,11 @@ def check_paged_attention_append(
 
     takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
     """
-    check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
-    B, H, D = query.shape
-    like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
-    check_tensor("key_new", key_new, shape=(B, "G", D), **like_query)
-    G = key_new.shape[1]
-    if not G or H % G:
-        raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
-    check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
-    check_caches(k_cache_layer, v_cache_layer, G, query, takes_eight_bit)
+    check_heads(query, key_new, value_new, k_cache_layer, v_cache_layer, takes_eight_bit)
     integers = {"device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
-    check_tensor("slot_mapping", slot_mapping, shape=(B,), dtype=torch.int64, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(len(query),), dtype=torch.int64, **integers)
     check_range("slot_mapping", slot_mapping, block_table.shape[0])
     if transform is not None:
         check_transform(transform, query)

@@ -6,53 +6,9 @@ unit's values and the logarithm of its softmax's sum; the next phase puts the sp
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
 
-from labkit.kernels.eight_bit import dequantized, load_scales, load_words, quantized, store_scales
-from labkit.kernels.running_softmax import add_piece, put_together
+from labkit.kernels.eight_bit import dequantized, quantized, store_scales
+from labkit.kernels.running_softmax import add_piece, load_blocks, load_tokens, put_together
 from labkit.kernels.triton_runtime import tl, triton
-
-
-@triton.jit
-def load_blocks(table_ptr, start, table_size, block_size: tl.constexpr, BLOCK_T: tl.constexpr):
-    """The blocks of the tokens from `start` on, some block's past the end of the table."""
-    token = start + tl.arange(0, BLOCK_T)
-    return tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1))
-
-
-@triton.jit
-def load_piece(
-    cache,
-    blocks,
-    start,
-    context_len,
-    h,
-    D: tl.constexpr,
-    block_size: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each, in 8 bits four
-    in a word; and their scales, [BLOCK_T] each.
-
-    cache: a layer's two pools, and the strides of a block, a head and a token.
-    """
-    k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
-    token, d = start + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
-    live = token < context_len
-    # int64: in a large pool, block * stride passes 2^31
-    head = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h
-    pos = token % block_size
-    row = head + pos * cache_stride_t
-    if k_cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
-        keys = load_words(k_cache_ptr, row, BLOCK_D, live, D)
-        values = load_words(v_cache_ptr, row, BLOCK_D, live, D)
-    else:
-        place = row[:, None] + d[None, :]
-        mask = live[:, None] & (d < D)[None, :]
-        keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-        values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
-    key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
-    value_scales = load_scales(v_cache_ptr, head, pos, live, block_size, D)
-    return keys, values, key_scales, value_scales
 
 
 @triton.jit
@@ -60,15 +16,14 @@ def attend(
     unit,
     piece,
     qkv_ptr,
-    cache,
+    pools,
+    layout,
     table_ptr,
-    table_size,
     partials,
     context_len,
     scale,
     H: tl.constexpr,
     D: tl.constexpr,
-    block_size: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -76,8 +31,8 @@ def attend(
     """Attention of one unit over its split of the tokens, of which `piece` is the first. The first split
     counts the current token, too, and stores its key and value."""
     h, split = unit // SPLITS, unit % SPLITS
-    keys, values, key_scales, value_scales = piece
-    k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t = cache
+    k_cache_ptr, v_cache_ptr = pools
+    cache_stride_n, cache_stride_h, cache_stride_t, block_size, _, _ = layout
     partial_ptr, log_sums_ptr = partials
     E: tl.constexpr = H * D
     t, d = tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_D)
@@ -94,23 +49,16 @@ def attend(
     value = dequantized(kept_value, value_scale, tl.float32)
     own_score = tl.sum(query * key.to(tl.float32), axis=0)
     # Each of the BLOCK_T places has a softmax of its own; they are put together once, after the loop.
-    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
-    total = tl.zeros([BLOCK_T], tl.float32)
-    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    total, acc = tl.zeros([BLOCK_T], tl.float32), tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    softmax = total + own_score, total, acc
     for start in range(split * BLOCK_T, context_len, SPLITS * BLOCK_T):
-        live = start + t < context_len
-        largest, total, acc = add_piece(
-            query, keys, values, live, largest, total, acc,
-            key_scales, value_scales, k_cache_ptr.dtype.element_ty,
-        )  # fmt: skip
+        softmax = add_piece(query, piece, start + t < context_len, softmax, k_cache_ptr.dtype.element_ty)
         following = start + SPLITS * BLOCK_T
         if following < context_len:
-            blocks = load_blocks(table_ptr, following, table_size, block_size, BLOCK_T)
-            keys, values, key_scales, value_scales = load_piece(
-                cache, blocks, following, context_len, h, D, block_size, BLOCK_T, BLOCK_D
-            )
+            blocks = load_blocks(layout, table_ptr, following, t)
+            piece = load_tokens(pools, layout, blocks, following, following + t < context_len, h, t, d)
     is_first = split == 0
-    all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, is_first)
+    all_largest, sum_total, sum_acc = put_together(softmax, own_score, value, is_first)
     is_empty = sum_total == 0.0  # a split beyond the tokens
     sum_total = tl.where(is_empty, 1.0, sum_total)
     log_sum = tl.where(is_empty, float("-inf"), all_largest + tl.log(sum_total))

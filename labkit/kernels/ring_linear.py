@@ -188,16 +188,11 @@ def launch_norm_ring(
         K,
         num_parts,
         statistics.width,
-        RMS=layer.column_sums is None,
-        HAS_BIAS=layer.bias is not None,
         GATED=layer.is_gated,
         GELU=gelu,
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
         BLOCK_P=triton.next_power_of_2(num_parts),
         STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k)),
-        num_warps=tile.num_warps,
+        **tile.blocks,
         **early_launch(x.device),
     )
 
@@ -216,8 +211,6 @@ def _norm_ring_kernel(
     K: gl.constexpr,
     num_parts: gl.constexpr,
     width: gl.constexpr,
-    RMS: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
     GATED: gl.constexpr,
     GELU: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -236,19 +229,30 @@ def _norm_ring_kernel(
     if EARLY:
         gdc_launch_dependents()
     column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
-    if not RMS:
+    if column_sums_ptr is not None:
         column_sums = gl.load(column_sums_ptr + column, mask=column < N, other=0.0)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias = gl.load(bias_ptr + column, mask=column < N, other=0.0)
     ring = fill_ring(x_boxes, weight_boxes, m, n, 0, STAGES, NUM_BYTES, EARLY)
     mean, rstd = mean_and_rstd(
-        statistics_ptr, m, M, eps, K, num_parts, width, RMS, BLOCK_M, BLOCK_P, LAYOUT, num_warps
+        statistics_ptr,
+        m,
+        M,
+        eps,
+        K,
+        num_parts,
+        width,
+        column_sums_ptr is None,
+        BLOCK_M,
+        BLOCK_P,
+        LAYOUT,
+        num_warps,
     )
     acc = ring_product(x_boxes, weight_boxes, m, n, 0, ring, NUM_BOXES, STAGES, NUM_BYTES, LAYOUT)
-    if not RMS:
+    if column_sums_ptr is not None:
         acc = acc - mean[:, None] * column_sums[None, :]
     acc = rstd[:, None] * acc
-    if HAS_BIAS:
+    if bias_ptr is not None:
         acc = acc + bias[None, :]
     if GELU:  # as in the Triton kernel
         acc = acc / (1.0 + gl.exp(-1.5957691216057308 * (acc + 0.044715 * acc * acc * acc)))

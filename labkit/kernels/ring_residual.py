@@ -45,13 +45,9 @@ def launch_residual_ring(
         M,
         N,
         K,
-        HAS_BIAS=bias is not None,
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
         SPLIT_K=tile.split_k,
         STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
-        num_warps=tile.num_warps,
+        **tile.blocks,
         **early_launch(x.device),
     )
 
@@ -70,7 +66,6 @@ def _residual_ring_kernel(
     M,
     N,
     K: gl.constexpr,
-    HAS_BIAS: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
@@ -91,12 +86,12 @@ def _residual_ring_kernel(
     row = m + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     column = n + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
     in_tile = (row < M)[:, None] & (column < N)[None, :]
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias = gl.load(bias_ptr + column, mask=column < N, other=0.0).to(gl.float32)
     ring = fill_ring(x_boxes, weight_boxes, m, n, first, STAGES, NUM_BYTES, EARLY)
     residual = residual_ptr + row[:, None] * residual_stride_m + column[None, :]
     rest = gl.load(residual, mask=in_tile, other=0.0).to(gl.float32)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         rest += bias[None, :]
     acc = ring_product(x_boxes, weight_boxes, m, n, first, ring, NUM_BOXES, STAGES, NUM_BYTES, LAYOUT)
     if SPLIT_K == 1:

@@ -113,14 +113,12 @@ def draw_triton(
     Takes what `draw_plain` takes, and draws its tokens up to rounding. Equal are logits here, not scores.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
+    tensors = logits, token_ids, slot_mapping, last_token_ids
+    check_draw(*tensors, state)
     check_launchable(logits.device)
     B, V = logits.shape
     _draw_kernel[(B,)](
-        logits,
-        token_ids,
-        slot_mapping,
-        last_token_ids,
+        *tensors,
         *state,
         V,
         logits.stride(0),

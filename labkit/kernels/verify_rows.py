@@ -81,28 +81,15 @@ def verify_rows_triton(
     Takes what `verify_rows_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_rows(drafts, slot_mapping, last_token_ids, context_lens, ends)
+    slots = slot_mapping, last_token_ids, context_lens, ends
+    check_rows(drafts, *slots)
     check_launchable(drafts.device)
     (B, K), device = drafts.shape, drafts.device
     place, kept = (torch.empty(B, n, dtype=torch.int64, device=device) for n in (K + 1, K))
     columns = torch.empty(4, B * (K + 1), dtype=torch.int64, device=device)
     starts, lens = (torch.empty(n, dtype=torch.int32, device=device) for n in (B + 1, B))
-    _verify_rows_kernel[(1,)](
-        drafts,
-        slot_mapping,
-        last_token_ids,
-        context_lens,
-        ends,
-        place,
-        columns,
-        starts,
-        lens,
-        kept,
-        B,
-        K,
-        BLOCK_B=triton.next_power_of_2(B),
-        BLOCK_J=triton.next_power_of_2(K + 1),
-    )
+    blocks = {"BLOCK_B": triton.next_power_of_2(B), "BLOCK_J": triton.next_power_of_2(K + 1)}
+    _verify_rows_kernel[(1,)](drafts, *slots, place, columns, starts, lens, kept, B, K, **blocks)
     return VerifyRows(place, *columns.unbind(), starts, lens, kept)
 
 
@@ -249,26 +236,13 @@ def advance_verified_triton(
     Takes what `advance_verified_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_advance(made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts)
+    tensors = made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts
+    check_advance(*tensors)
     check_launchable(made.device)
     B, K = drafts.shape
     out = torch.empty(B, K + 2, dtype=torch.int64, device=made.device)
-    _advance_verified_kernel[(B,)](
-        made,
-        drafts,
-        num_accepted,
-        slot_mapping,
-        ends,
-        last_token_ids,
-        context_lens,
-        draws,
-        texts,
-        out,
-        K,
-        texts.stride(0),
-        BLOCK_J=triton.next_power_of_2(K + 1),
-        num_warps=1,
-    )
+    block = triton.next_power_of_2(K + 1)
+    _advance_verified_kernel[(B,)](*tensors, out, K, texts.stride(0), BLOCK_J=block, num_warps=1)
     return out
 
 
