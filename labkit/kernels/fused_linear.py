@@ -174,11 +174,10 @@ def norm_linear_triton(
     tile = check_tile(tile or default_tile(x, layer.weight, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))
     if tile.ring:
         launch_norm_ring(x, statistics, layer, gelu, out, tile)
         return out
-    _norm_linear_kernel[grid](
+    _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         x,
         statistics.parts,
         layer.weight,

@@ -113,23 +113,15 @@ def packed_attention_triton(
     most_tiles = T * group // tile.rows + num_prompts + 1
     cos, sin, norm, _, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    tensors = query, k_cache_layer, v_cache_layer, *rows, cos, sin, norm, out
+    strides = *query.stride()[:2], *k_cache_layer.stride()[:3], rows.block_tables.stride(0), *out.stride()[:2]
     _packed_attention_kernel[(G, most_tiles)](
-        query,
-        k_cache_layer,
-        v_cache_layer,
-        *rows,
-        cos,
-        sin,
-        norm,
-        out,
+        *tensors,
         T,
         num_prompts,
         D**-0.5,
         eps,
-        *query.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        rows.block_tables.stride(0),
-        *out.stride()[:2],
+        *strides,
         D,
         k_cache_layer.shape[2],
         GROUP=group,

@@ -108,20 +108,13 @@ def kv_append_packed_triton(
     T, G, D = key.shape
     num_prompts = len(rows.context_lens)
     cos, sin, _, norm, eps = transform or NO_TRANSFORM
+    tensors = k_cache_layer, v_cache_layer, key, value, *rows, cos, sin, norm
+    strides = *k_cache_layer.stride()[:3], *key.stride()[:2], *value.stride()[:2]
     _kv_append_packed_kernel[(G, triton.cdiv(T, ROWS_PER_STORE))](
-        k_cache_layer,
-        v_cache_layer,
-        key,
-        value,
-        *rows,
-        cos,
-        sin,
-        norm,
+        *tensors,
         eps,
         num_prompts,
-        *k_cache_layer.stride()[:3],
-        *key.stride()[:2],
-        *value.stride()[:2],
+        *strides,
         rows.block_tables.stride(0),
         D,
         k_cache_layer.shape[2],

@@ -47,11 +47,8 @@ def paged_attention_plain(
 
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit.
     """
-    check_paged_attention(
-        *(query, key_new, value_new, k_cache_layer, v_cache_layer),
-        *(block_table, context_lens, max_context_len),
-        takes_eight_bit=True,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
+    check_paged_attention(*tensors, max_context_len=max_context_len, takes_eight_bit=True)
     _, G, block_size, D = k_cache_layer.shape
     # Slots that were never written may hold anything, even NaN, so past its end a request reads its first.
     position = torch.arange(max_context_len, device=query.device)
@@ -95,7 +92,7 @@ def paged_attention_triton(
     and TritonUnavailableError where no kernel runs.
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
-    check_paged_attention(*tensors, max_context_len)
+    check_paged_attention(*tensors, max_context_len=max_context_len)
     check_launchable(query.device)
     return launch_by_heads(_paged_attn_decode_kernel, *tensors)
 
@@ -178,22 +175,15 @@ def _paged_attn_decode_kernel(
     tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
 
 
-def check_paged_attention(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    max_context_len: int,
-    takes_eight_bit: bool = False,
-) -> None:
+def check_paged_attention(*tensors: Tensor, max_context_len: int, takes_eight_bit: bool = False) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    tensors: those of a `PagedAttentionFunction`, in its order. takes_eight_bit: whether the caches may be in
+    8 bits, as `eight_bit` keeps them.
     """
-    check_heads(query, key_new, value_new, k_cache_layer, v_cache_layer, takes_eight_bit)
+    *heads, block_table, context_lens = tensors
+    check_heads(*heads, takes_eight_bit=takes_eight_bit)
+    query, k_cache_layer = heads[0], heads[3]
     B = len(query)
     integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=(B, "M"), **integers)
@@ -202,16 +192,10 @@ def check_paged_attention(
         raise ValueError(f"max_context_len is {max_context_len}, but block_table has room for {room} tokens")
 
 
-def check_heads(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    takes_eight_bit: bool,
-) -> None:
-    """Raises ValueError naming the first that does not fit query: heads of new tokens, and of those in the
-    cache."""
+def check_heads(*heads: Tensor, takes_eight_bit: bool) -> None:
+    """Raises ValueError naming the first that does not fit the others, of query, key and value of new tokens
+    and of both caches."""
+    query, key_new, value_new, k_cache_layer, v_cache_layer = heads
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}

@@ -56,7 +56,7 @@ def paged_attention_append_plain(
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
-    check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
+    check_paged_attention_append(*arguments, transform=transform, takes_eight_bit=True)
     table, lens = block_table.index_select(0, slot_mapping), context_lens[slot_mapping]
     past = lens.clamp(min=0)
     if transform is not None:
@@ -169,22 +169,15 @@ def _paged_attn_append_kernel(
 
 
 def check_paged_attention_append(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    transform: HeadTransform | None = None,
-    takes_eight_bit: bool = False,
+    *tensors: Tensor, transform: HeadTransform | None = None, takes_eight_bit: bool = False
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    tensors: those of a `PagedAttentionAppend`, in its order. takes_eight_bit: whether the caches may be in
+    8 bits, as `eight_bit` keeps them.
     """
-    check_heads(query, key_new, value_new, k_cache_layer, v_cache_layer, takes_eight_bit)
+    query, *others, block_table, context_lens, slot_mapping = tensors
+    check_heads(query, *others, takes_eight_bit=takes_eight_bit)
     integers = {"device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)

@@ -114,21 +114,16 @@ def decode_layers_persistent_triton(
     splits = num_splits(H, programs) if splits is None else splits
     if splits < 1 or splits & (splits - 1):
         raise ValueError(f"splits is {splits}, expected a power of 2")
-    like_x = {"dtype": x.dtype, "device": x.device}
+    qkv = x.new_empty(3 * E)
+    partials = x.new_empty(splits, E, dtype=x.dtype if splits == 1 else torch.float32)
+    log_sums = x.new_empty(splits, H, dtype=torch.float32)
+    inner = x.new_empty(inner_size)
     try:
         _decode_layers_kernel[(programs,)](
             x,
             table.addresses,
-            torch.empty(3 * E, **like_x),
-            torch.empty(splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
-            torch.empty(splits, H, dtype=torch.float32, device=x.device),
-            torch.empty(inner_size, **like_x),
-            barrier,
-            k_cache,
-            v_cache,
-            block_tables,
-            context_lens,
-            slot_mapping,
+            *(qkv, partials, log_sums, inner, barrier),
+            *(k_cache, v_cache, block_tables, context_lens, slot_mapping),
             *k_cache.stride()[:4],
             *block_tables.stride()[:2],
             block_tables.shape[2],

@@ -44,18 +44,14 @@ def residual_sum_triton(
     check_residual_sum(total, residual)
     check_launchable(total.device)
     out, statistics = room_for(total, behind)
+    tensors = total, residual, out, statistics.parts, statistics.normed
     _residual_sum_kernel[statistics.parts.shape[:2]](
-        total,
-        residual,
-        out,
-        statistics.parts,
-        statistics.normed,
+        *tensors,
         total.stride(0),
         residual.stride(0),
         total.shape[1],
         0.0 if behind is None else behind.eps,
         BLOCK=statistics.width,
-        NORM=behind is not None,
         CENTERED=behind is not None and behind.column_sums is not None,
         num_warps=2 if statistics.width == BLOCK else 8,
         **early_launch(total.device),
@@ -85,7 +81,6 @@ def _residual_sum_kernel(
     E,
     eps,
     BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
     CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
@@ -100,7 +95,7 @@ def _residual_sum_kernel(
     rest = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
     total += rest
     _store_with_statistics(total, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
-    if NORM:
+    if normed_ptr is not None:
         _store_norm(total.to(out_ptr.dtype.element_ty), m, e, E, eps, normed_ptr, CENTERED)
 
 

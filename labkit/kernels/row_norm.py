@@ -70,9 +70,8 @@ def _row_norm_kernel(
     CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    m = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # in a long chunk, m * E passes 2^31
+    # int64: in a long chunk, m * E passes 2^31
+    m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     e = tl.arange(0, BLOCK)[None, :]
     in_row = e < E
     in_tile = (m < M) & in_row

@@ -54,7 +54,7 @@ def paged_attention_append_shares_triton(
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
-    check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
+    check_paged_attention_append(*arguments, transform=transform, takes_eight_bit=True)
     if not can_be_read(k_cache_layer.dtype, query.shape[-1]):
         raise ValueError(f"query has heads of {query.shape[-1]} values; in 8 bits they are read by fours")
     check_launchable(query.device)
@@ -63,9 +63,10 @@ def paged_attention_append_shares_triton(
     check_shares(workspace, plan, query, G)
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     _, most = plan.limits(B)
+    reading = plan.reading(B)
     try:
-        if G < H or transform is not None or plan.reading(B).is_boxed:
-            parts = plan.piece(B), 1, plan.tensors, most, plan.programs(B)
+        if G < H or transform is not None or reading.is_boxed:
+            parts = reading.tokens, 1, plan.tensors, most, reading.programs
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         is_16_bit = k_cache_layer.element_size() == 2
@@ -80,7 +81,7 @@ def paged_attention_append_shares_triton(
             k_cache_layer.shape[2],
             block_table.shape[1],
             BLOCK_S=MAX_SHARES,
-            BLOCK_T=plan.piece(B),
+            BLOCK_T=reading.tokens,
             BLOCK_D=triton.next_power_of_2(D),
             LAST="behind" if is_16_bit else "in line",
             NEXT="at once" if B * H < MANY_HEADS else "before the wait",

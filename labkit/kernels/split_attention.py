@@ -78,7 +78,7 @@ def paged_attention_append_split_triton(
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
-    check_paged_attention_append(*arguments, transform)
+    check_paged_attention_append(*arguments, transform=transform)
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]

@@ -308,18 +308,11 @@ def check_made(made: Tensor, drafts: Tensor) -> None:
     check_tensor("made", made, shape=(B, K + 1), **rows)
 
 
-def check_advance(
-    made: Tensor,
-    drafts: Tensor,
-    num_accepted: Tensor,
-    slot_mapping: Tensor,
-    ends: Tensor,
-    last_token_ids: Tensor,
-    context_lens: Tensor,
-    draws: Tensor,
-    texts: Tensor,
-) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+def check_advance(*tensors: Tensor) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
+
+    tensors: those of `advance_verified_plain`, in its order."""
+    made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts = tensors
     check_made(made, drafts)
     check_rows(drafts, slot_mapping, last_token_ids, context_lens, ends)
     int64 = {"dtype": torch.int64, "device": made.device, "last_stride_is_1": True}
