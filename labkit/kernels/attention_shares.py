@@ -77,10 +77,9 @@ class SharePlan:
         W = max(self.limits(size)[1] for size in range(1, max_batch_size + 1))
         of_shares = torch.full((4, W), -1, dtype=torch.int32, device=device)
         of_rows = torch.zeros(2, max_batch_size, dtype=torch.int32, device=device)
+        self.row_of, self.slot_of, self.first_of, self.end_of = of_shares.unbind()
+        self.first_share, self.num_shares = of_rows.unbind()
         self.tensors = *of_shares.unbind(), *of_rows.unbind()  # as kernels take them
-        self.row_of, self.slot_of, self.first_of, self.end_of, self.first_share, self.num_shares = (
-            self.tensors
-        )
         self.batch_size = 0  # the rows that it was last made for
 
     def reading(self, batch_size: int) -> Reading:

@@ -192,7 +192,7 @@ def residual_sum_of_peers_triton(
 @triton.jit
 def _residual_sum_of_peers_kernel(
     addresses_ptr,
-    mine_ptr,  # words of it
+    mine_ptr,
     residual_ptr,
     out_ptr,
     statistics_ptr,
@@ -207,6 +207,7 @@ def _residual_sum_of_peers_kernel(
     CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
+    """mine_ptr: of words, in which the part's values are."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     PER_WORD: tl.constexpr = 32 // dtype.primitive_bitwidth
     part = tl.program_id(1)
