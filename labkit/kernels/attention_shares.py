@@ -192,24 +192,12 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
 
 @triton.jit
 def _plan_shares_kernel(
-    context_lens_ptr,
-    slot_mapping_ptr,
-    row_of_ptr,
-    slot_of_ptr,
-    first_of_ptr,
-    end_of_ptr,
-    first_share_ptr,
+    context_lens_ptr, slot_mapping_ptr, row_of_ptr, slot_of_ptr, first_of_ptr, end_of_ptr, first_share_ptr,
     num_shares_ptr,
-    B,
-    W,
-    at_once,
-    most,
-    PIECE: tl.constexpr,
-    MOST: tl.constexpr,
-    STEPS: tl.constexpr,
-    BLOCK_B: tl.constexpr,
+    B, W, at_once, most,
+    PIECE: tl.constexpr, MOST: tl.constexpr, STEPS: tl.constexpr, BLOCK_B: tl.constexpr,
     BLOCK_W: tl.constexpr,
-):
+):  # fmt: skip
     """All sizes of a share are tried at once."""
     b = tl.arange(0, BLOCK_B)
     in_batch = b < B

@@ -62,17 +62,11 @@ def embed_slots_triton(
 
 @triton.jit
 def _embed_slots_kernel(
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    token_table_ptr,
-    position_table_ptr,
-    x_ptr,
+    slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr, token_table_ptr, position_table_ptr, x_ptr,
     statistics_ptr,
     E,
-    BLOCK_E: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    BLOCK_E: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)  # in a long chunk, b * E passes 2^31
     e = tl.arange(0, BLOCK_E)
     # The kernels behind start each other at once and read slots, tables and cache before they wait, each for
@@ -166,16 +160,10 @@ def _best_of_pieces_kernel(
 
 @triton.jit
 def _choose_and_advance_kernel(
-    best_ptr,
-    best_ids_ptr,
-    token_ids_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
+    best_ptr, best_ids_ptr, token_ids_ptr, slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr,
     num_pieces,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0)
     piece = tl.arange(0, BLOCK)
     if EARLY:

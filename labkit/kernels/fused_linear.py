@@ -207,30 +207,14 @@ def norm_linear_triton(
 # The batch changes from step to step: specialized for, M would be compiled again for 1 and for 16.
 @triton.jit(do_not_specialize=["M"])
 def _norm_linear_kernel(
-    x_ptr,
-    statistics_ptr,
-    weight_ptr,
-    column_sums_ptr,
-    bias_ptr,
-    out_ptr,
+    x_ptr, statistics_ptr, weight_ptr, column_sums_ptr, bias_ptr, out_ptr,
     eps,
     x_stride_m,
-    M,
-    N,
-    K: tl.constexpr,
-    num_parts: tl.constexpr,
-    width: tl.constexpr,
-    GATED: tl.constexpr,
-    GELU: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    HELD: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    M, N,
+    K: tl.constexpr, num_parts: tl.constexpr, width: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
+    UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_P: tl.constexpr, HELD: tl.constexpr, PREFETCH: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # programs of the same weights are neighbours
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_m, in_n = m < M, n < N

@@ -62,24 +62,12 @@ def kv_append_triton(
 
 @triton.jit
 def _kv_append_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    batch_idx_ptr,
-    block_idx_ptr,
-    pos_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, batch_idx_ptr, block_idx_ptr, pos_ptr,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
-    H,
-    D,
+    H, D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     i = tl.program_id(0)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     in_head = d < D
@@ -138,22 +126,13 @@ def kv_append_triton_full_batch(
 # `pos` is another number in every step: specialized for, it would be compiled again for 1 and for 16.
 @triton.jit(do_not_specialize=["pos"])
 def _kv_append_full_batch_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    block_idx_ptr,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr,
     pos,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
     D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     h = tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -209,22 +188,12 @@ def kv_append_triton_identity_pos(
 
 @triton.jit
 def _kv_append_identity_pos_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    block_idx_ptr,
-    pos_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos_ptr,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
     D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     h = tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)

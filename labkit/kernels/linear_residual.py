@@ -132,28 +132,13 @@ def linear_residual_triton(
 
 @triton.jit(do_not_specialize=["M"])
 def _linear_residual_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    partials_ptr,
-    counters_ptr,
-    x_stride_m,
-    residual_stride_m,
-    M,
-    N,
-    K: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    HELD: tl.constexpr,
-    PREFETCH: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, statistics_ptr, partials_ptr, counters_ptr,
+    x_stride_m, residual_stride_m,
+    M, N,
+    K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr, HELD: tl.constexpr, PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_m, in_n = m < M, n < N

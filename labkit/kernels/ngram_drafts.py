@@ -67,16 +67,11 @@ def ngram_drafts_triton(
 
 @triton.jit
 def _ngram_drafts_kernel(
-    texts_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    limits_ptr,
-    drafts_ptr,
+    texts_ptr, context_lens_ptr, slot_mapping_ptr, limits_ptr, drafts_ptr,
     texts_stride_s,
     num_drafts,
-    BLOCK: tl.constexpr,
-    BLOCK_DRAFTS: tl.constexpr,
-):
+    BLOCK: tl.constexpr, BLOCK_DRAFTS: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + b)
     text_ptr = texts_ptr + slot * texts_stride_s

@@ -139,38 +139,15 @@ def packed_attention_triton(
 
 @triton.jit(do_not_specialize=["T"])  # which changes from chunk to chunk
 def _packed_attention_kernel(
-    query_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    starts_ptr,
-    context_lens_ptr,
-    block_tables_ptr,
-    cos_ptr,
-    sin_ptr,
-    norm_ptr,
-    out_ptr,
-    T,
-    num_prompts,
-    scale,
-    eps,
-    query_stride_t,
-    query_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_p,
-    out_stride_t,
-    out_stride_h,
+    query_ptr, k_cache_ptr, v_cache_ptr, starts_ptr, context_lens_ptr, block_tables_ptr, cos_ptr, sin_ptr,
+    norm_ptr, out_ptr,
+    T, num_prompts, scale, eps,
+    query_stride_t, query_stride_h, cache_stride_n, cache_stride_h, cache_stride_t, table_stride_p,
+    out_stride_t, out_stride_h,
     D,
-    block_size: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    UPCAST: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    block_size: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, UPCAST: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """The tiles of the first prompt come first, and the pads' last, as if they were one more prompt. A
     program beyond them has nothing to do. A row has GROUP queries for a head of keys, one after another."""
     g = tl.program_id(0)

@@ -128,33 +128,14 @@ def kv_append_packed_triton(
 
 @triton.jit
 def _kv_append_packed_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    starts_ptr,
-    context_lens_ptr,
-    block_tables_ptr,
-    cos_ptr,
-    sin_ptr,
-    norm_ptr,
-    eps,
-    num_prompts,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_t,
-    key_stride_h,
-    value_stride_t,
-    value_stride_h,
-    table_stride_p,
-    D,
-    block_size,
-    ROWS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, starts_ptr, context_lens_ptr, block_tables_ptr, cos_ptr,
+    sin_ptr, norm_ptr,
+    eps, num_prompts,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_t, key_stride_h, value_stride_t,
+    value_stride_h, table_stride_p,
+    D, block_size,
+    ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """A program has ROWS rows of one head."""
     h = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)

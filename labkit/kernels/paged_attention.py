@@ -114,32 +114,14 @@ def launch_by_heads(kernel: Any, *tensors: Tensor) -> Tensor:
 
 @triton.jit
 def _paged_attn_decode_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
     out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_b,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_b, out_stride_b, out_stride_h,
+    D, block_size,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """One program per request and head: a softmax that is corrected as larger scores come (Milakov and
     Gimelshein, 2018), begun with the current token and continued block by block."""
     b = tl.program_id(0)

@@ -13,21 +13,9 @@ from labkit.kernels.triton_runtime import tl, triton
 
 @triton.jit
 def attend(
-    unit,
-    piece,
-    qkv_ptr,
-    pools,
-    layout,
-    table_ptr,
-    partials,
-    context_len,
-    scale,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    unit, piece, qkv_ptr, pools, layout, table_ptr, partials, context_len, scale,
+    H: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """Attention of one unit over its split of the tokens, of which `piece` is the first. The first split
     counts the current token, too, and stores its key and value."""
     h, split = unit // SPLITS, unit % SPLITS

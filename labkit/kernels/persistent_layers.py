@@ -177,41 +177,14 @@ def together() -> dict[str, Any]:
 
 @triton.jit
 def _decode_layers_kernel(
-    x_ptr,
-    table_ptr,
-    qkv_ptr,
-    partial_ptr,
-    log_sums_ptr,
-    inner_ptr,
-    barrier_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_tables_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    cache_stride_l,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    tables_stride_t,
-    tables_stride_s,
-    table_size,
-    num_layers,
-    num_tables,
-    attention_eps,
-    mlp_eps,
-    scale,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    INNER: tl.constexpr,
-    block_size: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    x_ptr, table_ptr, qkv_ptr, partial_ptr, log_sums_ptr, inner_ptr, barrier_ptr, k_cache_ptr, v_cache_ptr,
+    block_tables_ptr, context_lens_ptr, slot_mapping_ptr,
+    cache_stride_l, cache_stride_n, cache_stride_h, cache_stride_t, tables_stride_t, tables_stride_s,
+    table_size, num_layers, num_tables, attention_eps, mlp_eps, scale,
+    H: tl.constexpr, D: tl.constexpr, INNER: tl.constexpr, block_size: tl.constexpr, PROGRAMS: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-):
+):  # fmt: skip
     E: tl.constexpr = H * D
     E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
     INNER_CHUNKS: tl.constexpr = (INNER + BLOCK_K - 1) // BLOCK_K

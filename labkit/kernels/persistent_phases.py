@@ -164,17 +164,9 @@ def mean_and_rstd(row, eps, K: tl.constexpr, BLOCK_K: tl.constexpr, CHUNKS: tl.c
 
 @triton.jit
 def norm_product(
-    x_ptr,
-    layer,
-    out_ptr,
-    share,
-    eps,
-    K: tl.constexpr,
-    GELU: tl.constexpr,
-    TILES: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    x_ptr, layer, out_ptr, share, eps,
+    K: tl.constexpr, GELU: tl.constexpr, TILES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """LayerNorm, linear layer and perhaps GELU of the row: a program's share of the outputs."""
     weights, column_sums, biases = layer
     first, end = share

@@ -71,19 +71,11 @@ def room_for(total: Tensor, behind: NormLinear | None) -> tuple[Tensor, RowStati
 
 @triton.jit
 def _residual_sum_kernel(
-    total_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    normed_ptr,
-    total_stride_m,
-    residual_stride_m,
-    E,
-    eps,
-    BLOCK: tl.constexpr,
-    CENTERED: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    total_ptr, residual_ptr, out_ptr, statistics_ptr, normed_ptr,
+    total_stride_m, residual_stride_m,
+    E, eps,
+    BLOCK: tl.constexpr, CENTERED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     part = tl.program_id(1)
     m = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)[:, None]  # in a long chunk, m * E passes 2^31
     e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -191,22 +183,11 @@ def residual_sum_of_peers_triton(
 
 @triton.jit
 def _residual_sum_of_peers_kernel(
-    addresses_ptr,
-    mine_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    normed_ptr,
-    room,
-    E,
-    eps,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-    CENTERED: tl.constexpr,
+    addresses_ptr, mine_ptr, residual_ptr, out_ptr, statistics_ptr, normed_ptr,
+    room, E, eps,
+    RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr, CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     """mine_ptr: of words, in which the part's values are."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     PER_WORD: tl.constexpr = 32 // dtype.primitive_bitwidth

@@ -123,17 +123,9 @@ def ask_x(x_boxes, m, k, stage, ring, is_asked):
 
 @gluon.jit
 def ring_product(
-    x_boxes,
-    weight_boxes,
-    m,
-    n,
-    first,
-    ring,
-    NUM_BOXES: gl.constexpr,
-    STAGES: gl.constexpr,
-    NUM_BYTES: gl.constexpr,
-    LAYOUT: gl.constexpr,
-):
+    x_boxes, weight_boxes, m, n, first, ring,
+    NUM_BOXES: gl.constexpr, STAGES: gl.constexpr, NUM_BYTES: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
     """The product [BLOCK_M, BLOCK_N] over NUM_BOXES boxes from column `first` on, of which the first STAGES
     have been asked for."""
     BLOCK_M: gl.constexpr = x_boxes.block_type.shape[0]
@@ -199,28 +191,12 @@ def launch_norm_ring(
 
 @gluon.jit(do_not_specialize=["M"])
 def _norm_ring_kernel(
-    x_boxes,
-    weight_boxes,
-    statistics_ptr,
-    column_sums_ptr,
-    bias_ptr,
-    out_ptr,
-    eps,
-    M,
-    N,
-    K: gl.constexpr,
-    num_parts: gl.constexpr,
-    width: gl.constexpr,
-    GATED: gl.constexpr,
-    GELU: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    BLOCK_P: gl.constexpr,
-    STAGES: gl.constexpr,
-    EARLY: gl.constexpr,
-    num_warps: gl.constexpr,
-):
+    x_boxes, weight_boxes, statistics_ptr, column_sums_ptr, bias_ptr, out_ptr,
+    eps, M, N,
+    K: gl.constexpr, num_parts: gl.constexpr, width: gl.constexpr, GATED: gl.constexpr, GELU: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_P: gl.constexpr,
+    STAGES: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
     LAYOUT: gl.constexpr = product_layout(BLOCK_N, num_warps)
     NUM_BOXES: gl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     NUM_BYTES: gl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * 2
@@ -274,19 +250,10 @@ def _norm_ring_kernel(
 
 @gluon.jit
 def mean_and_rstd(
-    statistics_ptr,
-    m,
-    M,
-    eps,
-    K: gl.constexpr,
-    num_parts: gl.constexpr,
-    width: gl.constexpr,
-    RMS: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_P: gl.constexpr,
-    LAYOUT: gl.constexpr,
-    num_warps: gl.constexpr,
-):
+    statistics_ptr, m, M, eps,
+    K: gl.constexpr, num_parts: gl.constexpr, width: gl.constexpr, RMS: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_P: gl.constexpr, LAYOUT: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
     """Of BLOCK_M rows of x, from the statistics of their parts; an RMSNorm needs no mean."""
     ALONG_P: gl.constexpr = min(BLOCK_P, 32)
     PARTS: gl.constexpr = gl.BlockedLayout([1, 1], [32 // ALONG_P, ALONG_P], [num_warps, 1], [1, 0])

@@ -54,26 +54,12 @@ def launch_residual_ring(
 
 @gluon.jit(do_not_specialize=["M"])
 def _residual_ring_kernel(
-    x_boxes,
-    weight_boxes,
-    bias_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    partials_ptr,
-    counters_ptr,
+    x_boxes, weight_boxes, bias_ptr, residual_ptr, out_ptr, statistics_ptr, partials_ptr, counters_ptr,
     residual_stride_m,
-    M,
-    N,
-    K: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    SPLIT_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    EARLY: gl.constexpr,
-    num_warps: gl.constexpr,
-):
+    M, N,
+    K: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr,
+    SPLIT_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
     LAYOUT: gl.constexpr = product_layout(BLOCK_N, num_warps)
     NUM_BOXES: gl.constexpr = (K + BLOCK_K * SPLIT_K - 1) // (BLOCK_K * SPLIT_K)  # of a part
     NUM_BYTES: gl.constexpr = (BLOCK_M + BLOCK_N) * BLOCK_K * 2

@@ -132,23 +132,12 @@ def draw_triton(
 
 @triton.jit
 def _draw_kernel(
-    logits_ptr,
-    token_ids_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    temperatures_ptr,
-    top_ks_ptr,
-    top_ps_ptr,
-    min_ps_ptr,
-    seeds_ptr,
-    draws_ptr,
+    logits_ptr, token_ids_ptr, slot_mapping_ptr, last_token_ids_ptr, temperatures_ptr, top_ks_ptr, top_ps_ptr,
+    min_ps_ptr, seeds_ptr, draws_ptr,
     V,
     logits_stride_b,
-    IS_FILTERED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    NUM_CHUNKS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    IS_FILTERED: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -244,18 +233,9 @@ def _crossing(
 
 @triton.jit
 def _weights_up_to(
-    row_ptr,
-    V,
-    largest,
-    floor,
-    rate,
-    rest,
-    guess_1,
-    guess_2,
-    guess_3,
-    IS_WEIGHTED: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
+    row_ptr, V, largest, floor, rate, rest, guess_1, guess_2, guess_3,
+    IS_WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """The weight of the logits up to each of three guesses: of those from the floor, or the number of all."""
     lanes = tl.arange(0, CHUNK)
     # Few numbers are added in float32, in each lane; the lanes' sums in float64.
@@ -304,19 +284,9 @@ def _num_up_to(limit, below, weight, mass, num_equal):
 
 @triton.jit
 def _pick(
-    row_ptr,
-    V,
-    largest,
-    cut,
-    limit,
-    below,
-    mass,
-    rate,
-    rest,
-    uniform,
-    CHUNK: tl.constexpr,
-    NUM_CHUNKS: tl.constexpr,
-):
+    row_ptr, V, largest, cut, limit, below, mass, rate, rest, uniform,
+    CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+):  # fmt: skip
     """The first token at which the cumulated weight of those that are kept passes the uniform number's share.
 
     Kept are logits above the cut, and those equal to it but for the first few, with which the weight is not

@@ -109,40 +109,15 @@ def paged_attention_append_split_triton(
 
 @triton.jit
 def _split_paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    arrived_ptr,
-    out_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
+    slot_mapping_ptr, partial_out_ptr, partial_softmax_ptr, arrived_ptr, out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    table_size,
-    SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_s, out_stride_b, out_stride_h,
+    D, block_size, table_size,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
     split = tl.program_id(0)
     h = tl.program_id(1)

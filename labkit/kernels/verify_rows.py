@@ -95,21 +95,11 @@ def verify_rows_triton(
 
 @triton.jit
 def _verify_rows_kernel(
-    drafts_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    ends_ptr,
-    place_ptr,
-    columns_ptr,
-    starts_ptr,
-    lens_ptr,
-    kept_ptr,
-    B,
-    K,
-    BLOCK_B: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    drafts_ptr, slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr, ends_ptr, place_ptr, columns_ptr,
+    starts_ptr, lens_ptr, kept_ptr,
+    B, K,
+    BLOCK_B: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     b = tl.arange(0, BLOCK_B)
     j = tl.arange(0, BLOCK_J)[None, :]
     in_b = b < B
@@ -248,20 +238,12 @@ def advance_verified_triton(
 
 @triton.jit
 def _advance_verified_kernel(
-    made_ptr,
-    drafts_ptr,
-    num_accepted_ptr,
-    slot_mapping_ptr,
-    ends_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    draws_ptr,
-    texts_ptr,
-    out_ptr,
+    made_ptr, drafts_ptr, num_accepted_ptr, slot_mapping_ptr, ends_ptr, last_token_ids_ptr, context_lens_ptr,
+    draws_ptr, texts_ptr, out_ptr,
     K,
     texts_stride_s,
     BLOCK_J: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     j = tl.arange(0, BLOCK_J)
     made = tl.load(made_ptr + b * (K + 1) + j, mask=j <= K, other=0)
