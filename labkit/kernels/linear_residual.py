@@ -12,7 +12,7 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import RowStatistics, check_linear, check_offsets, row_statistics
 from labkit.kernels.prefetch import can_prefetch
-from labkit.kernels.ring_residual import launch_residual_ring
+from labkit.kernels.ring_linear import launch_residual_ring
 from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,

@@ -17,12 +17,13 @@ from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistic
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.linear_residual import linear_residual_plain
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
-from labkit.kernels.persistent_attention import attend, load_attended
 from labkit.kernels.persistent_phases import (
     add_product,
     arrive,
+    attend,
     leave,
     linear_at,
+    load_attended,
     load_linear,
     load_norm_linear,
     load_row,

@@ -23,7 +23,6 @@ from labkit.kernels.distribution import (
     uniform_number_of,
     uniform_numbers,
 )
-from labkit.kernels.float_keys import key_of, logit_of, ordered
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
@@ -79,6 +78,12 @@ def kept_by_top_p(scores: Tensor, top_ps: Tensor) -> Tensor:
     limits = (1 - top_ps).float()
     is_kept = keys >= crossing(keys, scores.softmax(dim=-1).double(), limits)[:, None]
     return is_kept | (top_ps == 1)[:, None]
+
+
+def ordered(scores: Tensor) -> Tensor:
+    """Whole numbers in the order of float32 numbers: their bits, those of negative ones turned around."""
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
 
 
 def crossing(keys: Tensor, weights: Tensor, limits: Tensor) -> Tensor:
@@ -197,6 +202,25 @@ def _weight(logits, largest, rate, rest):
     """The probability of a logit, divided by that of the largest."""
     apart = logits - largest
     return tl.exp2(tl.fma(apart, rest, apart * rate))
+
+
+@triton.jit
+def key_of(logit, element: tl.constexpr):
+    """A whole number for a logit, in the order of the logits and without a gap between two of them."""
+    if element.primitive_bitwidth == 16:
+        bits = logit.to(element).to(tl.int16, bitcast=True).to(tl.int64)
+        return tl.where(bits < 0, bits ^ 0x7FFF, bits)
+    bits = logit.to(tl.int32, bitcast=True).to(tl.int64)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def logit_of(key, element: tl.constexpr):
+    """The logit of a key, in float32."""
+    if element.primitive_bitwidth == 16:
+        bits = tl.where(key < 0, key ^ 0x7FFF, key).to(tl.int16)
+        return bits.to(element, bitcast=True).to(tl.float32)
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
