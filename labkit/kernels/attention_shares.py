@@ -23,11 +23,10 @@ STEPS = 4  # in which a share's size is tried, from the fair one to twice as muc
 
 
 class Reading(NamedTuple):
-    """How the programs of a launch for one query each read what is in the cache: measured on an H100, with
-    boxes on an H200."""
+    """How the programs of a launch read what is in the cache: measured on an H100, with boxes on an H200."""
 
     tokens: int  # of a piece
-    at_once: int  # programs
+    programs: Programs
     is_boxed: bool = False
 
 
@@ -76,44 +75,37 @@ class SharePlan:
         self._box_tokens = 2 * self._tokens if row_bytes <= 128 else self._tokens  # as registers have room
         self._has_boxes = group == 1 and are_boxed(head_dim, dtype, block_size, self._box_tokens, device)
         W = max(self.limits(size)[1] for size in range(1, max_batch_size + 1))
-        self.row_of, self.slot_of, self.first_of, self.end_of = torch.full(
-            (4, W), -1, dtype=torch.int32, device=device
-        ).unbind()
-        self.first_share, self.num_shares = torch.zeros(
-            2, max_batch_size, dtype=torch.int32, device=device
-        ).unbind()
+        of_shares = torch.full((4, W), -1, dtype=torch.int32, device=device)
+        of_rows = torch.zeros(2, max_batch_size, dtype=torch.int32, device=device)
+        self.row_of, self.slot_of, self.first_of, self.end_of = of_shares.unbind()
+        self.first_share, self.num_shares = of_rows.unbind()
+        self.tensors = *of_shares.unbind(), *of_rows.unbind()  # as kernels take them
         self.batch_size = 0  # the rows that it was last made for
 
-    def programs(self, batch_size: int) -> Programs:
-        """How the programs that attend are made, in a batch of so many rows."""
-        if self._group > 1:
-            return group_programs(batch_size, self.num_heads * self._group, self.num_heads, self._dtype)
-        return NARROW._replace(at_once=self.reading(batch_size).at_once)
-
-    def piece(self, batch_size: int) -> int:
-        """The tokens that a program reads at a time, in a batch of so many rows."""
-        if self._group > 1:
-            return self._tokens * self.programs(batch_size).num_warps
-        return self.reading(batch_size).tokens
-
     def reading(self, batch_size: int) -> Reading:
-        """How programs for one query each read, in a batch of so many rows. In 8 bits a piece has as many
-        bytes as a small one of 16 bits, because with fewer bytes on their way the memory waits."""
-        tokens, at_once, heads = self._tokens, NARROW.at_once, batch_size * self.num_heads
+        """How the programs read in a batch of so many rows. In 8 bits a piece has as many bytes as a small
+        one of 16 bits, because with fewer bytes on their way the memory waits."""
+        tokens, heads = self._tokens, batch_size * self.num_heads
+        if self._group > 1:
+            num_queries = self.num_heads * self._group
+            programs = group_programs(batch_size, num_queries, self.num_heads, self._dtype)
+            return Reading(tokens * programs.num_warps, programs)
+        fewer = NARROW._replace(at_once=NARROW.at_once * 3 // 4)
+        more = NARROW._replace(at_once=NARROW.at_once * 3 // 2)
         if self._dtype.itemsize == 1:
-            return Reading(tokens, at_once * 3 // 2)
+            return Reading(tokens, more)
         if heads < MANY_HEADS:
-            return Reading(tokens, at_once)
+            return Reading(tokens, NARROW)
         if not (self._has_boxes and LEAST_IN_BOXES <= heads <= MOST_IN_BOXES):
-            return Reading(tokens // 2, at_once * 3 // 2)
-        if heads <= at_once * 3 // 4:  # each has a program at once, with room for large boxes
-            return Reading(self._box_tokens, at_once * 3 // 4, is_boxed=True)
-        return Reading(tokens, at_once, is_boxed=True)
+            return Reading(tokens // 2, more)
+        if heads <= fewer.at_once:  # each has a program at once, with room for large boxes
+            return Reading(self._box_tokens, fewer, is_boxed=True)
+        return Reading(tokens, NARROW, is_boxed=True)
 
     def limits(self, batch_size: int) -> tuple[int, int]:
         """Of a batch of so many rows, the shares of which all programs run at the same time, and
         `most_shares`."""
-        at_once = max(1, self.programs(batch_size).at_once // self.num_heads)
+        at_once = max(1, self.reading(batch_size).programs.at_once // self.num_heads)
         return at_once, most_shares(batch_size, at_once)
 
 
@@ -130,7 +122,8 @@ def plan_shares_plain(
     Plain PyTorch: the oracle of `plan_shares_triton`. Raises ValueError for arguments that do not fit.
     """
     check_plan_shares(context_lens, slot_mapping, plan)
-    B, piece = len(slot_mapping), plan.piece(len(slot_mapping))
+    B = len(slot_mapping)
+    piece = plan.reading(B).tokens
     lens = context_lens[slot_mapping].clamp(min=0)
     pieces = -(-lens // piece)
     least = -(-pieces // MAX_SHARES)
@@ -183,16 +176,11 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
     _plan_shares_kernel[(1,)](
         context_lens,
         slot_mapping,
-        plan.row_of,
-        plan.slot_of,
-        plan.first_of,
-        plan.end_of,
-        plan.first_share,
-        plan.num_shares,
+        *plan.tensors,
         B,
         len(plan.row_of),
         *plan.limits(B),
-        PIECE=plan.piece(B),
+        PIECE=plan.reading(B).tokens,
         MOST=MAX_SHARES,
         STEPS=STEPS,
         BLOCK_B=triton.next_power_of_2(B),
@@ -204,24 +192,12 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
 
 @triton.jit
 def _plan_shares_kernel(
-    context_lens_ptr,
-    slot_mapping_ptr,
-    row_of_ptr,
-    slot_of_ptr,
-    first_of_ptr,
-    end_of_ptr,
-    first_share_ptr,
+    context_lens_ptr, slot_mapping_ptr, row_of_ptr, slot_of_ptr, first_of_ptr, end_of_ptr, first_share_ptr,
     num_shares_ptr,
-    B,
-    W,
-    at_once,
-    most,
-    PIECE: tl.constexpr,
-    MOST: tl.constexpr,
-    STEPS: tl.constexpr,
-    BLOCK_B: tl.constexpr,
+    B, W, at_once, most,
+    PIECE: tl.constexpr, MOST: tl.constexpr, STEPS: tl.constexpr, BLOCK_B: tl.constexpr,
     BLOCK_W: tl.constexpr,
-):
+):  # fmt: skip
     """All sizes of a share are tried at once."""
     b = tl.arange(0, BLOCK_B)
     in_batch = b < B

@@ -49,41 +49,24 @@ def embed_slots_triton(
     Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_embed_slots(slot_mapping, last_token_ids, context_lens, token_table, position_table)
+    tensors = slot_mapping, last_token_ids, context_lens, token_table, position_table
+    check_embed_slots(*tensors)
     check_launchable(slot_mapping.device)
     B, E = len(slot_mapping), token_table.shape[1]
     x = torch.empty(B, E, dtype=token_table.dtype, device=token_table.device)
     statistics = torch.empty(B, 1, 2, dtype=torch.float32, device=token_table.device)
-    _embed_slots_kernel[(B,)](
-        slot_mapping,
-        last_token_ids,
-        context_lens,
-        token_table,
-        position_table,
-        x,
-        statistics,
-        E,
-        HAS_POSITIONS=position_table is not None,
-        BLOCK_E=triton.next_power_of_2(E),
-        EARLY=early_launch(token_table.device)["EARLY"],  # and no `launch_pdl`: see the kernel
-    )
+    is_early = early_launch(token_table.device)["EARLY"]  # and no `launch_pdl`: see the kernel
+    _embed_slots_kernel[(B,)](*tensors, x, statistics, E, BLOCK_E=triton.next_power_of_2(E), EARLY=is_early)
     return x, RowStatistics(statistics, E)
 
 
 @triton.jit
 def _embed_slots_kernel(
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    token_table_ptr,
-    position_table_ptr,
-    x_ptr,
+    slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr, token_table_ptr, position_table_ptr, x_ptr,
     statistics_ptr,
     E,
-    HAS_POSITIONS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    BLOCK_E: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)  # in a long chunk, b * E passes 2^31
     e = tl.arange(0, BLOCK_E)
     # The kernels behind start each other at once and read slots, tables and cache before they wait, each for
@@ -95,7 +78,7 @@ def _embed_slots_kernel(
     token_id = tl.load(last_token_ids_ptr + slot)
     position = tl.maximum(tl.load(context_lens_ptr + slot), 0)
     x = tl.load(token_table_ptr + token_id * E + e, mask=e < E, other=0.0)
-    if HAS_POSITIONS:
+    if position_table_ptr is not None:
         place = tl.load(position_table_ptr + position.to(tl.int64) * E + e, mask=e < E, other=0.0)
         x = (x.to(tl.float32) + place.to(tl.float32)).to(x_ptr.dtype.element_ty)
     tl.store(x_ptr + b * E + e, x, mask=e < E)
@@ -149,17 +132,10 @@ def greedy_advance_triton(
     _best_of_pieces_kernel[(num_pieces, B)](
         logits, best, best_ids, V, logits.stride(0), BLOCK=LOGITS_PER_PROGRAM, **early_launch(logits.device)
     )
+    pieces, slots = (best, best_ids), (slot_mapping, last_token_ids, context_lens)
+    block = triton.next_power_of_2(num_pieces)
     _choose_and_advance_kernel[(B,)](
-        best,
-        best_ids,
-        token_ids,
-        slot_mapping,
-        last_token_ids,
-        context_lens,
-        num_pieces,
-        BLOCK=triton.next_power_of_2(num_pieces),
-        num_warps=1,
-        **early_launch(logits.device),
+        *pieces, token_ids, *slots, num_pieces, BLOCK=block, num_warps=1, **early_launch(logits.device)
     )
     return token_ids
 
@@ -184,16 +160,10 @@ def _best_of_pieces_kernel(
 
 @triton.jit
 def _choose_and_advance_kernel(
-    best_ptr,
-    best_ids_ptr,
-    token_ids_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
+    best_ptr, best_ids_ptr, token_ids_ptr, slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr,
     num_pieces,
-    BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0)
     piece = tl.arange(0, BLOCK)
     if EARLY:

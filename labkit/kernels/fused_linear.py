@@ -174,11 +174,10 @@ def norm_linear_triton(
     tile = check_tile(tile or default_tile(x, layer.weight, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))
     if tile.ring:
         launch_norm_ring(x, statistics, layer, gelu, out, tile)
         return out
-    _norm_linear_kernel[grid](
+    _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         x,
         statistics.parts,
         layer.weight,
@@ -192,19 +191,14 @@ def norm_linear_triton(
         K,
         num_parts,
         statistics.width,
-        RMS=layer.column_sums is None,
-        HAS_BIAS=layer.bias is not None,
         GATED=layer.is_gated,
         GELU=gelu,
         UPCAST=must_upcast(x.dtype),
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
         BLOCK_P=triton.next_power_of_2(num_parts),
         HELD=is_held(tile),
         PREFETCH=prefetch and not is_held(tile) and can_prefetch(layer.weight),
-        num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **tile.blocks,
         **early_launch(x.device),
     )
     return out
@@ -213,41 +207,23 @@ def norm_linear_triton(
 # The batch changes from step to step: specialized for, M would be compiled again for 1 and for 16.
 @triton.jit(do_not_specialize=["M"])
 def _norm_linear_kernel(
-    x_ptr,
-    statistics_ptr,
-    weight_ptr,
-    column_sums_ptr,
-    bias_ptr,
-    out_ptr,
+    x_ptr, statistics_ptr, weight_ptr, column_sums_ptr, bias_ptr, out_ptr,
     eps,
     x_stride_m,
-    M,
-    N,
-    K: tl.constexpr,
-    num_parts: tl.constexpr,
-    width: tl.constexpr,
-    RMS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    GATED: tl.constexpr,
-    GELU: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    HELD: tl.constexpr,
-    PREFETCH: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    M, N,
+    K: tl.constexpr, num_parts: tl.constexpr, width: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr,
+    UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_P: tl.constexpr, HELD: tl.constexpr, PREFETCH: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)  # programs of the same weights are neighbours
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_m, in_n = m < M, n < N
     x_rows = x_ptr + m[:, None] * x_stride_m
     weight_rows = weight_ptr + n[:, None] * K
     held = held_weights(weight_rows, in_n, 0, K, K, BLOCK_K, HELD)
-    if not RMS:
+    if column_sums_ptr is not None:
         column_sums = tl.load(column_sums_ptr + n, mask=in_n, other=0.0)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         bias = tl.load(bias_ptr + n, mask=in_n, other=0.0)
     if EARLY:  # weights do not change; x and its statistics come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
@@ -265,15 +241,15 @@ def _norm_linear_kernel(
     )
     counts = tl.where(p < num_parts, tl.minimum(K - p * width, width), 0).to(tl.float32)
     apart = means  # from 0, in an RMSNorm
-    if not RMS:
+    if column_sums_ptr is not None:
         mean = tl.sum(means * counts[None, :], axis=1) / K
         apart = means - mean[:, None]
     variance = tl.sum(squares + counts[None, :] * apart * apart, axis=1) / K
     rstd = tl.rsqrt(variance + eps)[:, None]
-    if not RMS:
+    if column_sums_ptr is not None:
         acc = acc - mean[:, None] * column_sums[None, :]
     acc = rstd * acc
-    if HAS_BIAS:
+    if bias_ptr is not None:
         acc = acc + bias[None, :]
     N_OUT = N
     if GATED:  # silu(gate) * up

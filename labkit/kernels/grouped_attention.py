@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.kernels.eight_bit import dequantized, is_eight_bit, quantized, store_scales
 from labkit.kernels.head_transform import NO_TRANSFORM, HeadTransform, load_heads, load_turn
-from labkit.kernels.running_softmax import add_group_piece, load_scaled_piece, merge_group
+from labkit.kernels.running_softmax import add_group_piece, load_piece, merge_group
 from labkit.kernels.tile_product import must_upcast
 from labkit.kernels.triton_runtime import HAS_BOXES, INTERPRETED, Boxes, early_launch, is_hopper, tl, triton
 
@@ -149,27 +149,16 @@ def launch_grouped(
         out,
         D**-0.5,
         eps,
-        *query.stride()[:2],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        block_table.stride(0),
-        *out.stride()[:2],
+        *strides_of(query, key_new, value_new, k_cache_layer, block_table, out),
         D,
         block_size,
         block_table.shape[1],
-        PLANNED=shares is not None,
-        STORES=slot_mapping is not None,
         SPLITS=splits,
         GROUP=H // G,
-        QUERY_NORM=query_norm is not None,
-        KEY_NORM=key_norm is not None,
-        ROTATES=cos is not None,
         UPCAST=must_upcast(query.dtype),
         BLOCK_G=max(LEAST_SIDE, triton.next_power_of_2(H // G)),
         BLOCK_T=width,
         BLOCK_D=block_d,
-        BOXED=boxes[0] is not None,
         STAGES=1 if boxes[0] is None else BOX_STAGES,
         LAST=turn_of_last(boxes[0] is not None, programs, query, k_cache_layer),
         NEXT=turn_of_next(B, H, G, D),
@@ -181,67 +170,29 @@ def launch_grouped(
     return out
 
 
+def strides_of(
+    query: Tensor, key_new: Tensor, value_new: Tensor, k_cache_layer: Tensor, block_table: Tensor, out: Tensor
+) -> tuple[int, ...]:
+    """The strides that kernels of attention take: of the last dimensions they are 1, and of the values' cache
+    those of the keys'."""
+    heads = *query.stride()[:2], *key_new.stride()[:2], *value_new.stride()[:2]
+    return *heads, *k_cache_layer.stride()[:3], block_table.stride(0), *out.stride()[:2]
+
+
 @triton.jit
 def _grouped_paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    key_boxes,
-    value_boxes,
-    block_table_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    row_of_ptr,
-    slot_of_ptr,
-    first_of_ptr,
-    end_of_ptr,
-    first_share_ptr,
-    num_shares_ptr,
-    cos_ptr,
-    sin_ptr,
-    query_norm_ptr,
-    key_norm_ptr,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    arrived_ptr,
-    out_ptr,
-    scale,
-    eps,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    table_size,
-    PLANNED: tl.constexpr,
-    STORES: tl.constexpr,
-    SPLITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    QUERY_NORM: tl.constexpr,
-    KEY_NORM: tl.constexpr,
-    ROTATES: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_G: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BOXED: tl.constexpr,
-    STAGES: tl.constexpr,
-    LAST: tl.constexpr,
-    NEXT: tl.constexpr,
-    PARTS_AT_ONCE: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, key_boxes, value_boxes, block_table_ptr,
+    context_lens_ptr, slot_mapping_ptr, row_of_ptr, slot_of_ptr, first_of_ptr, end_of_ptr, first_share_ptr,
+    num_shares_ptr, cos_ptr, sin_ptr, query_norm_ptr, key_norm_ptr, partial_out_ptr, partial_softmax_ptr,
+    arrived_ptr, out_ptr,
+    scale, eps,
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_s, out_stride_b, out_stride_h,
+    D, block_size, table_size,
+    SPLITS: tl.constexpr, GROUP: tl.constexpr, UPCAST: tl.constexpr, BLOCK_G: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, STAGES: tl.constexpr, LAST: tl.constexpr,
+    NEXT: tl.constexpr, PARTS_AT_ONCE: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """A program takes a part of a row's tokens, for one head of keys, in pieces of BLOCK_T: every SPLITS-th
     piece, or a share of the plan. Programs without a share come last, and leave."""
     if EARLY and NEXT == "at once":
@@ -256,7 +207,7 @@ def _grouped_paged_attn_append_kernel(
     in_head = d < D
     h = g * GROUP + q
     in_group = (q < GROUP)[:, None] & in_head[None, :]
-    if PLANNED:
+    if row_of_ptr is not None:
         b = tl.load(row_of_ptr + w)
         slot = tl.load(slot_of_ptr + w).to(tl.int64)
         first = tl.load(first_of_ptr + w)
@@ -267,12 +218,12 @@ def _grouped_paged_attn_append_kernel(
         slot = b.to(tl.int64)
         first = w % SPLITS * BLOCK_T
         step = SPLITS * BLOCK_T
-        if STORES:
+        if slot_mapping_ptr is not None:
             slot = tl.load(slot_mapping_ptr + b)
     if b >= 0:
         context_len = tl.load(context_lens_ptr + slot)
         table_ptr = block_table_ptr + slot * table_stride_s
-        if PLANNED:
+        if row_of_ptr is not None:
             num_parts = tl.load(num_shares_ptr + b)
             first_part = tl.load(first_share_ptr + b)
         else:
@@ -281,12 +232,12 @@ def _grouped_paged_attn_append_kernel(
             end = context_len
         # One piece is asked for before the kernel before this one, which does not write it, has ended.
         stop = first + tl.maximum(end - first - 1, 0) // step * step  # where the last piece begins
-        keys, values, key_scales, value_scales = load_scaled_piece(
-            stop if LAST == "first" else first, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-        )  # fmt: skip
+        pools = k_cache_ptr, v_cache_ptr
+        layout = cache_stride_n, cache_stride_h, cache_stride_t, block_size, D, table_size
+        begin = stop if LAST == "first" else first
+        piece = load_piece(pools, layout, table_ptr, begin, end, g, t, d)
         next_block = tl.load(table_ptr + tl.minimum(first // block_size, table_size - 1))
-        cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D, ROTATES)
+        cos, sin = load_turn(cos_ptr, sin_ptr, tl.maximum(context_len, 0), d, D)
         # Plan and slots do not change within a step; query, key and value come from the kernel before.
         if EARLY:
             if NEXT == "before the wait":
@@ -295,14 +246,14 @@ def _grouped_paged_attn_append_kernel(
             if NEXT == "behind the wait":
                 tl.extra.cuda.gdc_launch_dependents()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
-        query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D, QUERY_NORM, ROTATES)
+        query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D)
         own = key_new_ptr + b * key_stride_b + g * key_stride_h
-        key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D, KEY_NORM, ROTATES)
+        key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D)
         own = value_new_ptr + b * value_stride_b + g * value_stride_h
         value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
         kept_key, key_scale = quantized(key, k_cache_ptr)
         kept_value, value_scale = quantized(value, v_cache_ptr)
-        if (first == 0) & (context_len >= 0) & STORES:
+        if (first == 0) & (context_len >= 0) & (slot_mapping_ptr is not None):
             block = tl.load(table_ptr + context_len // block_size).to(tl.int64)
             head = block * cache_stride_n + g * cache_stride_h
             pos = context_len % block_size
@@ -323,47 +274,32 @@ def _grouped_paged_attn_append_kernel(
         if UPCAST:
             query = query.to(tl.float32)
         kept: tl.constexpr = k_cache_ptr.dtype.element_ty
+        softmax = largest, total, acc
         if LAST == "first":
-            largest, total, acc = add_group_piece(
-                query, keys, values, key_scales, value_scales, stop + t < end,
-                largest, total, acc, scale, kept, UPCAST,
-            )  # fmt: skip
+            softmax = add_group_piece(query, piece, stop + t < end, softmax, scale, kept, UPCAST)
             for start in tl.range(first, stop, step, num_stages=STAGES):
-                if BOXED:
+                if key_boxes is not None:
                     # of all tokens' rows, of which the TMA counts no more than 2^31
                     row = (next_block * G + g) * block_size + start % block_size
-                    keys, values = key_boxes.load([row, 0]), value_boxes.load([row, 0])
+                    _, _, key_scales, value_scales = piece
+                    piece = key_boxes.load([row, 0]), value_boxes.load([row, 0]), key_scales, value_scales
                     next_block = tl.load(table_ptr + tl.minimum((start + step) // block_size, table_size - 1))
                 else:
-                    keys, values, key_scales, value_scales = load_scaled_piece(
-                        start, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                        cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-                    )  # fmt: skip
-                largest, total, acc = add_group_piece(
-                    query, keys, values, key_scales, value_scales, t < BLOCK_T,
-                    largest, total, acc, scale, kept, UPCAST,
-                )  # fmt: skip
+                    piece = load_piece(pools, layout, table_ptr, start, end, g, t, d)
+                softmax = add_group_piece(query, piece, t < BLOCK_T, softmax, scale, kept, UPCAST)
         else:
             for start in range(first, end if LAST == "in line" else stop, step):
                 live = start + t < end if LAST == "in line" else t < BLOCK_T
-                largest, total, acc = add_group_piece(
-                    query, keys, values, key_scales, value_scales, live,
-                    largest, total, acc, scale, kept, UPCAST,
-                )  # fmt: skip
-                keys, values, key_scales, value_scales = load_scaled_piece(
-                    start + step, end, g, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                    cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-                )  # fmt: skip
+                softmax = add_group_piece(query, piece, live, softmax, scale, kept, UPCAST)
+                piece = load_piece(pools, layout, table_ptr, start + step, end, g, t, d)
             if LAST == "behind":
-                largest, total, acc = add_group_piece(
-                    query, keys, values, key_scales, value_scales, stop + t < end,
-                    largest, total, acc, scale, kept, UPCAST,
-                )  # fmt: skip
+                softmax = add_group_piece(query, piece, stop + t < end, softmax, scale, kept, UPCAST)
+        largest, total, acc = softmax
 
         if EARLY and NEXT == "at the end":
             tl.extra.cuda.gdc_launch_dependents()
         out_place = out_ptr + b * out_stride_b + h[:, None] * out_stride_h + d[None, :]
-        if (SPLITS == 1 and not PLANNED) or num_parts == 1:
+        if (SPLITS == 1 and row_of_ptr is None) or num_parts == 1:
             tl.store(out_place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=in_group)
         else:
             place = w * H + h

@@ -50,47 +50,24 @@ def kv_append_triton(
     Takes what `kv_append_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos, batch_idx)
+    tensors = k_cache_layer, v_cache_layer, key_new, value_new
+    check_kv_append(*tensors, block_idx, pos, batch_idx)
     check_launchable(key_new.device)
     _, H, D = key_new.shape
     block_d = block_d_of(D)
     _kv_append_kernel[(len(batch_idx), triton.cdiv(D, block_d))](
-        k_cache_layer,
-        v_cache_layer,
-        key_new,
-        value_new,
-        batch_idx,
-        block_idx,
-        pos,
-        *k_cache_layer.stride()[:3],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        H,
-        D,
-        BLOCK_D=block_d,
+        *tensors, batch_idx, block_idx, pos, *strides_of(*tensors), H, D, BLOCK_D=block_d
     )
 
 
 @triton.jit
 def _kv_append_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    batch_idx_ptr,
-    block_idx_ptr,
-    pos_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, batch_idx_ptr, block_idx_ptr, pos_ptr,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
-    H,
-    D,
+    H, D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     i = tl.program_id(0)
     d = tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)
     in_head = d < D
@@ -142,30 +119,20 @@ def kv_append_triton_full_batch(
     Takes what `kv_append_full_batch_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    launch_whole_batch(
-        _kv_append_full_batch_kernel, k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos
-    )
+    tensors = k_cache_layer, v_cache_layer, key_new, value_new
+    launch_whole_batch(_kv_append_full_batch_kernel, tensors, block_idx, pos)
 
 
 # `pos` is another number in every step: specialized for, it would be compiled again for 1 and for 16.
 @triton.jit(do_not_specialize=["pos"])
 def _kv_append_full_batch_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    block_idx_ptr,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr,
     pos,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
     D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     h = tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -215,29 +182,18 @@ def kv_append_triton_identity_pos(
     Takes what `kv_append_identity_pos_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    launch_whole_batch(
-        _kv_append_identity_pos_kernel, k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos
-    )
+    tensors = k_cache_layer, v_cache_layer, key_new, value_new
+    launch_whole_batch(_kv_append_identity_pos_kernel, tensors, block_idx, pos)
 
 
 @triton.jit
 def _kv_append_identity_pos_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    block_idx_ptr,
-    pos_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, block_idx_ptr, pos_ptr,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_b, key_stride_h, value_stride_b,
     value_stride_h,
     D,
     BLOCK_D: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     h = tl.program_id(1)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -255,32 +211,23 @@ def _kv_append_identity_pos_kernel(
 
 
 def launch_whole_batch(
-    kernel: Any,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    block_idx: Tensor,
-    pos: Tensor | int,
+    kernel: Any, tensors: tuple[Tensor, Tensor, Tensor, Tensor], block_idx: Tensor, pos: Tensor | int
 ) -> None:
-    """Launch a kernel that has one program per request and head, and writes to slot `pos` of their blocks."""
-    check_kv_append(k_cache_layer, v_cache_layer, key_new, value_new, block_idx, pos)
+    """Launch a kernel that has one program per request and head, and writes to slot `pos` of their blocks.
+    tensors: both caches of a layer, the new keys and the new values."""
+    key_new = tensors[2]
+    check_kv_append(*tensors, block_idx, pos)
     check_launchable(key_new.device)
     B, H, D = key_new.shape
     block_d = block_d_of(D)
     kernel[(B, H, triton.cdiv(D, block_d))](
-        k_cache_layer,
-        v_cache_layer,
-        key_new,
-        value_new,
-        block_idx,
-        pos,
-        *k_cache_layer.stride()[:3],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        D,
-        BLOCK_D=block_d,
+        *tensors, block_idx, pos, *strides_of(*tensors), D, BLOCK_D=block_d
     )
+
+
+def strides_of(k_cache_layer: Tensor, _: Tensor, key_new: Tensor, value_new: Tensor) -> tuple[int, ...]:
+    """The strides that the kernels take: of the last dimension they are 1, and of both caches the same."""
+    return *k_cache_layer.stride()[:3], *key_new.stride()[:2], *value_new.stride()[:2]
 
 
 def block_d_of(D: int) -> int:

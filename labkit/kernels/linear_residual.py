@@ -10,14 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.fused_linear import (
-    RowStatistics,
-    check_linear,
-    check_offsets,
-    row_statistics,
-)
+from labkit.kernels.fused_linear import RowStatistics, check_linear, check_offsets, row_statistics
 from labkit.kernels.prefetch import can_prefetch
-from labkit.kernels.ring_residual import launch_residual_ring
+from labkit.kernels.ring_linear import launch_residual_ring
 from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,
@@ -108,34 +103,24 @@ def linear_residual_triton(
         partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     statistics = torch.empty(M, grid[1], 2, dtype=torch.float32, device=x.device)
+    tensors = x, weight, bias, residual, out, statistics, partials, counters
     if tile.ring:
-        launch_residual_ring(x, weight, bias, residual, out, statistics, partials, counters, tile)
+        launch_residual_ring(*tensors, tile)
         return out, RowStatistics(statistics, tile.block_n)
     try:
         _linear_residual_kernel[grid](
-            x,
-            weight,
-            bias,
-            residual,
-            out,
-            statistics,
-            partials,
-            counters,
+            *tensors,
             x.stride(0),
             residual.stride(0),
             M,
             N,
             K,
-            HAS_BIAS=bias is not None,
             UPCAST=must_upcast(x.dtype),
-            BLOCK_M=tile.block_m,
-            BLOCK_N=tile.block_n,
-            BLOCK_K=tile.block_k,
             SPLIT_K=tile.split_k,
             HELD=is_held(tile),
             PREFETCH=prefetch and not is_held(tile) and can_prefetch(weight),
-            num_warps=tile.num_warps,
             num_stages=tile.num_stages,
+            **tile.blocks,
             **early_launch(x.device),
         )
     except BaseException:  # the interpreter, stopped between two parts of a tile
@@ -147,29 +132,13 @@ def linear_residual_triton(
 
 @triton.jit(do_not_specialize=["M"])
 def _linear_residual_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    partials_ptr,
-    counters_ptr,
-    x_stride_m,
-    residual_stride_m,
-    M,
-    N,
-    K: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr,
-    HELD: tl.constexpr,
-    PREFETCH: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, residual_ptr, out_ptr, statistics_ptr, partials_ptr, counters_ptr,
+    x_stride_m, residual_stride_m,
+    M, N,
+    K: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr, HELD: tl.constexpr, PREFETCH: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     in_m, in_n = m < M, n < N
@@ -188,7 +157,7 @@ def _linear_residual_kernel(
     # Asked for first, so that nothing is waited for once the sum is there.
     rest = tl.load(residual_ptr + m[:, None] * residual_stride_m + n[None, :], mask=in_tile, other=0.0)
     rest = rest.to(tl.float32)
-    if HAS_BIAS:
+    if bias_ptr is not None:
         rest += tl.load(bias_ptr + n, mask=in_n, other=0.0).to(tl.float32)[None, :]
     acc = tile_product(
         x_rows, in_m, weight_rows, in_n, held, first, K_PER_PART, K, BLOCK_M, BLOCK_N, BLOCK_K, HELD, UPCAST

@@ -59,32 +59,19 @@ def ngram_drafts_triton(
     check_drafts(texts, context_lens, slot_mapping, limits, num_drafts)
     check_launchable(texts.device)
     drafts = torch.empty(len(slot_mapping), num_drafts, dtype=torch.int64, device=texts.device)
-    _ngram_drafts_kernel[(len(slot_mapping),)](
-        texts,
-        context_lens,
-        slot_mapping,
-        limits,
-        drafts,
-        texts.stride(0),
-        num_drafts,
-        BLOCK=TOKENS_PER_ROUND,
-        BLOCK_DRAFTS=triton.next_power_of_2(num_drafts),
-    )
+    tensors = texts, context_lens, slot_mapping, limits, drafts
+    blocks = {"BLOCK": TOKENS_PER_ROUND, "BLOCK_DRAFTS": triton.next_power_of_2(num_drafts)}
+    _ngram_drafts_kernel[(len(slot_mapping),)](*tensors, texts.stride(0), num_drafts, **blocks)
     return drafts
 
 
 @triton.jit
 def _ngram_drafts_kernel(
-    texts_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    limits_ptr,
-    drafts_ptr,
+    texts_ptr, context_lens_ptr, slot_mapping_ptr, limits_ptr, drafts_ptr,
     texts_stride_s,
     num_drafts,
-    BLOCK: tl.constexpr,
-    BLOCK_DRAFTS: tl.constexpr,
-):
+    BLOCK: tl.constexpr, BLOCK_DRAFTS: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + b)
     text_ptr = texts_ptr + slot * texts_stride_s

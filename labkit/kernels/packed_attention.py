@@ -113,28 +113,18 @@ def packed_attention_triton(
     most_tiles = T * group // tile.rows + num_prompts + 1
     cos, sin, norm, _, eps = transform or NO_TRANSFORM
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    tensors = query, k_cache_layer, v_cache_layer, *rows, cos, sin, norm, out
+    strides = *query.stride()[:2], *k_cache_layer.stride()[:3], rows.block_tables.stride(0), *out.stride()[:2]
     _packed_attention_kernel[(G, most_tiles)](
-        query,
-        k_cache_layer,
-        v_cache_layer,
-        *rows,
-        cos,
-        sin,
-        norm,
-        out,
+        *tensors,
         T,
         num_prompts,
         D**-0.5,
         eps,
-        *query.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        rows.block_tables.stride(0),
-        *out.stride()[:2],
+        *strides,
         D,
         k_cache_layer.shape[2],
         GROUP=group,
-        NORMS=norm is not None,
-        ROTATES=cos is not None,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.tokens,
         BLOCK_P=triton.next_power_of_2(num_prompts + 1),
@@ -149,40 +139,15 @@ def packed_attention_triton(
 
 @triton.jit(do_not_specialize=["T"])  # which changes from chunk to chunk
 def _packed_attention_kernel(
-    query_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    starts_ptr,
-    context_lens_ptr,
-    block_tables_ptr,
-    cos_ptr,
-    sin_ptr,
-    norm_ptr,
-    out_ptr,
-    T,
-    num_prompts,
-    scale,
-    eps,
-    query_stride_t,
-    query_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_p,
-    out_stride_t,
-    out_stride_h,
+    query_ptr, k_cache_ptr, v_cache_ptr, starts_ptr, context_lens_ptr, block_tables_ptr, cos_ptr, sin_ptr,
+    norm_ptr, out_ptr,
+    T, num_prompts, scale, eps,
+    query_stride_t, query_stride_h, cache_stride_n, cache_stride_h, cache_stride_t, table_stride_p,
+    out_stride_t, out_stride_h,
     D,
-    block_size: tl.constexpr,
-    GROUP: tl.constexpr,
-    NORMS: tl.constexpr,
-    ROTATES: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    UPCAST: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    block_size: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, UPCAST: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """The tiles of the first prompt come first, and the pads' last, as if they were one more prompt. A
     program beyond them has nothing to do. A row has GROUP queries for a head of keys, one after another."""
     g = tl.program_id(0)
@@ -217,9 +182,9 @@ def _packed_attention_kernel(
         if EARLY:  # queries, and what is new in the cache, come from the kernels before
             tl.extra.cuda.gdc_wait()
         turn = tl.where(is_prompt & (own_row < num_rows), position, 0)  # some position, for pads
-        cos, sin = load_turn(cos_ptr, sin_ptr, turn[:, None], d, D, ROTATES)
+        cos, sin = load_turn(cos_ptr, sin_ptr, turn[:, None], d, D)
         queries = query_ptr + row[:, None] * query_stride_t + h[:, None] * query_stride_h
-        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos, sin, D, NORMS, ROTATES)
+        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos, sin, D)
         if UPCAST:
             query = query.to(tl.float32)
         scale_2 = scale * 1.4426950408889634  # for a power of 2

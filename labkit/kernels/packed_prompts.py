@@ -108,25 +108,16 @@ def kv_append_packed_triton(
     T, G, D = key.shape
     num_prompts = len(rows.context_lens)
     cos, sin, _, norm, eps = transform or NO_TRANSFORM
+    tensors = k_cache_layer, v_cache_layer, key, value, *rows, cos, sin, norm
+    strides = *k_cache_layer.stride()[:3], *key.stride()[:2], *value.stride()[:2]
     _kv_append_packed_kernel[(G, triton.cdiv(T, ROWS_PER_STORE))](
-        k_cache_layer,
-        v_cache_layer,
-        key,
-        value,
-        *rows,
-        cos,
-        sin,
-        norm,
+        *tensors,
         eps,
         num_prompts,
-        *k_cache_layer.stride()[:3],
-        *key.stride()[:2],
-        *value.stride()[:2],
+        *strides,
         rows.block_tables.stride(0),
         D,
         k_cache_layer.shape[2],
-        NORMS=norm is not None,
-        ROTATES=cos is not None,
         ROWS=ROWS_PER_STORE,
         BLOCK_P=triton.next_power_of_2(num_prompts),
         BLOCK_D=triton.next_power_of_2(D),
@@ -137,35 +128,14 @@ def kv_append_packed_triton(
 
 @triton.jit
 def _kv_append_packed_kernel(
-    k_cache_ptr,
-    v_cache_ptr,
-    key_ptr,
-    value_ptr,
-    starts_ptr,
-    context_lens_ptr,
-    block_tables_ptr,
-    cos_ptr,
-    sin_ptr,
-    norm_ptr,
-    eps,
-    num_prompts,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    key_stride_t,
-    key_stride_h,
-    value_stride_t,
-    value_stride_h,
-    table_stride_p,
-    D,
-    block_size,
-    NORMS: tl.constexpr,
-    ROTATES: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    k_cache_ptr, v_cache_ptr, key_ptr, value_ptr, starts_ptr, context_lens_ptr, block_tables_ptr, cos_ptr,
+    sin_ptr, norm_ptr,
+    eps, num_prompts,
+    cache_stride_n, cache_stride_h, cache_stride_t, key_stride_t, key_stride_h, value_stride_t,
+    value_stride_h, table_stride_p,
+    D, block_size,
+    ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """A program has ROWS rows of one head."""
     h = tl.program_id(0)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -184,9 +154,9 @@ def _kv_append_packed_kernel(
         tl.extra.cuda.gdc_wait()
     mask = written[:, None] & (d < D)[None, :]
     own = row.to(tl.int64)[:, None]
-    cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D, ROTATES)
+    cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D)
     keys = key_ptr + own * key_stride_t + h * key_stride_h
-    key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D, NORMS, ROTATES)
+    key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D)
     values = value_ptr + own * value_stride_t + h * value_stride_h + d[None, :]
     value = tl.load(values, mask=mask, other=0.0)
     head = block * cache_stride_n + h * cache_stride_h

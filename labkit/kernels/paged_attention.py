@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.eight_bit import as_stored, check_caches, read_slots
-from labkit.kernels.grouped_attention import launch_grouped
+from labkit.kernels.grouped_attention import launch_grouped, strides_of
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
@@ -47,11 +47,8 @@ def paged_attention_plain(
 
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit.
     """
-    check_paged_attention(
-        *(query, key_new, value_new, k_cache_layer, v_cache_layer),
-        *(block_table, context_lens, max_context_len),
-        takes_eight_bit=True,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
+    check_paged_attention(*tensors, max_context_len=max_context_len, takes_eight_bit=True)
     _, G, block_size, D = k_cache_layer.shape
     # Slots that were never written may hold anything, even NaN, so past its end a request reads its first.
     position = torch.arange(max_context_len, device=query.device)
@@ -94,11 +91,9 @@ def paged_attention_triton(
     Takes and returns what a `PagedAttentionFunction` does. Raises ValueError for arguments that do not fit,
     and TritonUnavailableError where no kernel runs.
     """
-    check_paged_attention(
-        query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens, max_context_len
-    )
-    check_launchable(query.device)
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer, block_table, context_lens
+    check_paged_attention(*tensors, max_context_len=max_context_len)
+    check_launchable(query.device)
     return launch_by_heads(_paged_attn_decode_kernel, *tensors)
 
 
@@ -111,52 +106,22 @@ def launch_by_heads(kernel: Any, *tensors: Tensor) -> Tensor:
     if G < H:
         return launch_grouped(*tensors)
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    kernel[(B, H)](
-        *tensors,
-        out,
-        D**-0.5,
-        *query.stride()[:2],
-        *key_new.stride()[:2],
-        *value_new.stride()[:2],
-        *k_cache_layer.stride()[:3],
-        block_table.stride(0),
-        *out.stride()[:2],
-        D,
-        block_size,
-        BLOCK_T=triton.next_power_of_2(block_size),
-        BLOCK_D=triton.next_power_of_2(D),
-    )
+    strides = strides_of(query, key_new, value_new, k_cache_layer, block_table, out)
+    blocks = {"BLOCK_T": triton.next_power_of_2(block_size), "BLOCK_D": triton.next_power_of_2(D)}
+    kernel[(B, H)](*tensors, out, D**-0.5, *strides, D, block_size, **blocks)
     return out
 
 
 @triton.jit
 def _paged_attn_decode_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
     out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_b,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_b, out_stride_b, out_stride_h,
+    D, block_size,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """One program per request and head: a softmax that is corrected as larger scores come (Milakov and
     Gimelshein, 2018), begun with the current token and continued block by block."""
     b = tl.program_id(0)
@@ -192,21 +157,27 @@ def _paged_attn_decode_kernel(
     tl.store(out_ptr + b * out_stride_b + h * out_stride_h + d, out, mask=in_head)
 
 
-def check_paged_attention(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    max_context_len: int,
-    takes_eight_bit: bool = False,
-) -> None:
+def check_paged_attention(*tensors: Tensor, max_context_len: int, takes_eight_bit: bool = False) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    tensors: those of a `PagedAttentionFunction`, in its order. takes_eight_bit: whether the caches may be in
+    8 bits, as `eight_bit` keeps them.
     """
+    *heads, block_table, context_lens = tensors
+    check_heads(*heads, takes_eight_bit=takes_eight_bit)
+    query, k_cache_layer = heads[0], heads[3]
+    B = len(query)
+    integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
+    check_tensor("block_table", block_table, shape=(B, "M"), **integers)
+    check_tensor("context_lens", context_lens, shape=(B,), **integers)
+    if max_context_len > (room := block_table.shape[1] * k_cache_layer.shape[2]):
+        raise ValueError(f"max_context_len is {max_context_len}, but block_table has room for {room} tokens")
+
+
+def check_heads(*heads: Tensor, takes_eight_bit: bool) -> None:
+    """Raises ValueError naming the first that does not fit the others, of query, key and value of new tokens
+    and of both caches."""
+    query, key_new, value_new, k_cache_layer, v_cache_layer = heads
     check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = query.shape
     like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
@@ -216,8 +187,3 @@ def check_paged_attention(
         raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
     check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
     check_caches(k_cache_layer, v_cache_layer, G, query, takes_eight_bit)
-    integers = {"dtype": torch.int32, "device": query.device, "last_stride_is_1": True}
-    check_tensor("block_table", block_table, shape=(B, "M"), **integers)
-    check_tensor("context_lens", context_lens, shape=(B,), **integers)
-    if max_context_len > (room := block_table.shape[1] * k_cache_layer.shape[2]):
-        raise ValueError(f"max_context_len is {max_context_len}, but block_table has room for {room} tokens")

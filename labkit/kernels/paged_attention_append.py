@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.checks import check_range, check_tensor
-from labkit.kernels.eight_bit import check_caches, write_heads
+from labkit.kernels.eight_bit import write_heads
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
-from labkit.kernels.paged_attention import launch_by_heads, paged_attention_plain
+from labkit.kernels.paged_attention import check_heads, launch_by_heads, paged_attention_plain
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
@@ -54,18 +54,9 @@ def paged_attention_append_plain(
     Takes and returns what a `PagedAttentionAppend` does. transform: of queries and keys, before all else.
     Raises ValueError for arguments that do not fit.
     """
-    check_paged_attention_append(
-        query,
-        key_new,
-        value_new,
-        k_cache_layer,
-        v_cache_layer,
-        block_table,
-        context_lens,
-        slot_mapping,
-        transform,
-        takes_eight_bit=True,
-    )
+    tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
+    arguments = *tensors, block_table, context_lens, slot_mapping
+    check_paged_attention_append(*arguments, transform=transform, takes_eight_bit=True)
     table, lens = block_table.index_select(0, slot_mapping), context_lens[slot_mapping]
     past = lens.clamp(min=0)
     if transform is not None:
@@ -108,33 +99,14 @@ def paged_attention_append_triton(
 
 @triton.jit
 def _paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    out_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
+    slot_mapping_ptr, out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_s, out_stride_b, out_stride_h,
+    D, block_size,
+    BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
     """One program per request and head: the softmax of `_paged_attn_decode_kernel`, and a store of the
     current token at the end of its sequence."""
     b = tl.program_id(0)
@@ -178,34 +150,19 @@ def _paged_attn_append_kernel(
 
 
 def check_paged_attention_append(
-    query: Tensor,
-    key_new: Tensor,
-    value_new: Tensor,
-    k_cache_layer: Tensor,
-    v_cache_layer: Tensor,
-    block_table: Tensor,
-    context_lens: Tensor,
-    slot_mapping: Tensor,
-    transform: HeadTransform | None = None,
-    takes_eight_bit: bool = False,
+    *tensors: Tensor, transform: HeadTransform | None = None, takes_eight_bit: bool = False
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    takes_eight_bit: whether the caches may be in 8 bits, as `eight_bit` keeps them.
+    tensors: those of a `PagedAttentionAppend`, in its order. takes_eight_bit: whether the caches may be in
+    8 bits, as `eight_bit` keeps them.
     """
-    check_tensor("query", query, shape=("B", "H", "D"), last_stride_is_1=True)
-    B, H, D = query.shape
-    like_query = {"dtype": query.dtype, "device": query.device, "last_stride_is_1": True}
-    check_tensor("key_new", key_new, shape=(B, "G", D), **like_query)
-    G = key_new.shape[1]
-    if not G or H % G:
-        raise ValueError(f"key_new has {G} heads, of which the {H} of query are no multiple")
-    check_tensor("value_new", value_new, shape=(B, G, D), **like_query)
-    check_caches(k_cache_layer, v_cache_layer, G, query, takes_eight_bit)
+    query, *others, block_table, context_lens, slot_mapping = tensors
+    check_heads(query, *others, takes_eight_bit=takes_eight_bit)
     integers = {"device": query.device, "last_stride_is_1": True}
     check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
-    check_tensor("slot_mapping", slot_mapping, shape=(B,), dtype=torch.int64, **integers)
+    check_tensor("slot_mapping", slot_mapping, shape=(len(query),), dtype=torch.int64, **integers)
     check_range("slot_mapping", slot_mapping, block_table.shape[0])
     if transform is not None:
         check_transform(transform, query)

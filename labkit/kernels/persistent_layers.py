@@ -17,17 +17,13 @@ from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistic
 from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.linear_residual import linear_residual_plain
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
-from labkit.kernels.persistent_attention import (
-    attend,
-    load_attended,
-    load_blocks,
-    load_piece,
-)
 from labkit.kernels.persistent_phases import (
     add_product,
     arrive,
+    attend,
     leave,
     linear_at,
+    load_attended,
     load_linear,
     load_norm_linear,
     load_row,
@@ -35,6 +31,7 @@ from labkit.kernels.persistent_phases import (
     norm_product,
     wait,
 )
+from labkit.kernels.running_softmax import load_blocks, load_tokens
 from labkit.kernels.triton_runtime import INTERPRETED, check_launchable, tl, triton
 
 MAX_SPLITS = 4  # of a head's tokens: their results are put together by every program
@@ -118,21 +115,16 @@ def decode_layers_persistent_triton(
     splits = num_splits(H, programs) if splits is None else splits
     if splits < 1 or splits & (splits - 1):
         raise ValueError(f"splits is {splits}, expected a power of 2")
-    like_x = {"dtype": x.dtype, "device": x.device}
+    qkv = x.new_empty(3 * E)
+    partials = x.new_empty(splits, E, dtype=x.dtype if splits == 1 else torch.float32)
+    log_sums = x.new_empty(splits, H, dtype=torch.float32)
+    inner = x.new_empty(inner_size)
     try:
         _decode_layers_kernel[(programs,)](
             x,
             table.addresses,
-            torch.empty(3 * E, **like_x),
-            torch.empty(splits, E, dtype=x.dtype if splits == 1 else torch.float32, device=x.device),
-            torch.empty(splits, H, dtype=torch.float32, device=x.device),
-            torch.empty(inner_size, **like_x),
-            barrier,
-            k_cache,
-            v_cache,
-            block_tables,
-            context_lens,
-            slot_mapping,
+            *(qkv, partials, log_sums, inner, barrier),
+            *(k_cache, v_cache, block_tables, context_lens, slot_mapping),
             *k_cache.stride()[:4],
             *block_tables.stride()[:2],
             block_tables.shape[2],
@@ -186,41 +178,14 @@ def together() -> dict[str, Any]:
 
 @triton.jit
 def _decode_layers_kernel(
-    x_ptr,
-    table_ptr,
-    qkv_ptr,
-    partial_ptr,
-    log_sums_ptr,
-    inner_ptr,
-    barrier_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_tables_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    cache_stride_l,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    tables_stride_t,
-    tables_stride_s,
-    table_size,
-    num_layers,
-    num_tables,
-    attention_eps,
-    mlp_eps,
-    scale,
-    H: tl.constexpr,
-    D: tl.constexpr,
-    INNER: tl.constexpr,
-    block_size: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    x_ptr, table_ptr, qkv_ptr, partial_ptr, log_sums_ptr, inner_ptr, barrier_ptr, k_cache_ptr, v_cache_ptr,
+    block_tables_ptr, context_lens_ptr, slot_mapping_ptr,
+    cache_stride_l, cache_stride_n, cache_stride_h, cache_stride_t, tables_stride_t, tables_stride_s,
+    table_size, num_layers, num_tables, attention_eps, mlp_eps, scale,
+    H: tl.constexpr, D: tl.constexpr, INNER: tl.constexpr, block_size: tl.constexpr, PROGRAMS: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-):
+):  # fmt: skip
     E: tl.constexpr = H * D
     E_CHUNKS: tl.constexpr = (E + BLOCK_K - 1) // BLOCK_K
     INNER_CHUNKS: tl.constexpr = (INNER + BLOCK_K - 1) // BLOCK_K
@@ -243,11 +208,14 @@ def _decode_layers_kernel(
     context_len = tl.load(context_lens_ptr + slot, mask=pid < UNITS, other=-1)
     h, start = pid // SPLITS % H, pid % SPLITS * BLOCK_T  # of the program's first unit
     block_tables_ptr += slot * tables_stride_s
-    blocks = load_blocks(block_tables_ptr, start, table_size, block_size, BLOCK_T)
+    t = tl.arange(0, BLOCK_T)
+    pools = k_cache_ptr, v_cache_ptr
+    layout = cache_stride_n, cache_stride_h, cache_stride_t, block_size, D, table_size
+    blocks = load_blocks(layout, block_tables_ptr, start, t)
     qkv_addresses = norm_linear_at(table_ptr, 0, x_ptr, f32_ptr)
     qkv = load_norm_linear(qkv_addresses, qkv_share, E, QKV_TILES, BLOCK_N, BLOCK_K)
-    cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
-    piece = load_piece(cache, blocks, start, context_len, h, D, block_size, BLOCK_T, BLOCK_D)
+    d = tl.arange(0, BLOCK_D)
+    piece = load_tokens(pools, layout, blocks, start, start + t < context_len, h, t, d)
     target = PROGRAMS
     for layer in tl.range(0, num_layers, num_stages=1):
         has_next = layer + 1 < num_layers
@@ -265,25 +233,24 @@ def _decode_layers_kernel(
         in_addresses = norm_linear_at(table_ptr, 5, x_ptr, f32_ptr)
         if pid < UNITS:
             attend(
-                pid, piece, qkv_ptr, cache, block_table, table_size, partials, context_len, scale,
-                H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
+                pid, piece, qkv_ptr, pools, layout, block_table, partials, context_len, scale,
+                H, D, SPLITS, BLOCK_T, BLOCK_D,
             )  # fmt: skip
         for turn in range(1, (UNITS + PROGRAMS - 1) // PROGRAMS):
             unit = pid + turn * PROGRAMS
             if unit < UNITS:
                 begin = unit % SPLITS * BLOCK_T
-                its_blocks = load_blocks(block_table, begin, table_size, block_size, BLOCK_T)
-                its_piece = load_piece(
-                    cache, its_blocks, begin, context_len, unit // SPLITS, D, block_size, BLOCK_T, BLOCK_D
-                )
+                its_blocks = load_blocks(layout, block_table, begin, t)
+                live = begin + t < context_len
+                its_piece = load_tokens(pools, layout, its_blocks, begin, live, unit // SPLITS, t, d)
                 attend(
-                    unit, its_piece, qkv_ptr, cache, block_table, table_size, partials, context_len, scale,
-                    H, D, block_size, SPLITS, BLOCK_T, BLOCK_D,
+                    unit, its_piece, qkv_ptr, pools, layout, block_table, partials, context_len, scale,
+                    H, D, SPLITS, BLOCK_T, BLOCK_D,
                 )  # fmt: skip
         arrive(barrier_ptr)
         mlp_in = load_norm_linear(in_addresses, inner_share, E, INNER_TILES, BLOCK_N, BLOCK_K)
         next_table = block_tables_ptr + (layer + has_next) % num_tables * tables_stride_t
-        blocks = load_blocks(next_table, start, table_size, block_size, BLOCK_T)
+        blocks = load_blocks(layout, next_table, start, t)
         wait(barrier_ptr, target + PROGRAMS)
 
         # 3. Attention's output, added to x: each program has read all that it needs of what x was.
@@ -309,10 +276,10 @@ def _decode_layers_kernel(
         add_product(inner, mlp_out, x_ptr, e_share, INNER_CHUNKS, E_TILES, BLOCK_N)
         k_cache_ptr += has_next * cache_stride_l
         v_cache_ptr += has_next * cache_stride_l
-        cache = k_cache_ptr, v_cache_ptr, cache_stride_n, cache_stride_h, cache_stride_t
+        pools = k_cache_ptr, v_cache_ptr
         if has_next:
             arrive(barrier_ptr)
-        piece = load_piece(cache, blocks, start, context_len, h, D, block_size, BLOCK_T, BLOCK_D)
+        piece = load_tokens(pools, layout, blocks, start, start + t < context_len, h, t, d)
         if has_next:
             wait(barrier_ptr, target + 4 * PROGRAMS)
         table_ptr = following

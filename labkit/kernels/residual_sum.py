@@ -44,18 +44,14 @@ def residual_sum_triton(
     check_residual_sum(total, residual)
     check_launchable(total.device)
     out, statistics = room_for(total, behind)
+    tensors = total, residual, out, statistics.parts, statistics.normed
     _residual_sum_kernel[statistics.parts.shape[:2]](
-        total,
-        residual,
-        out,
-        statistics.parts,
-        statistics.normed,
+        *tensors,
         total.stride(0),
         residual.stride(0),
         total.shape[1],
         0.0 if behind is None else behind.eps,
         BLOCK=statistics.width,
-        NORM=behind is not None,
         CENTERED=behind is not None and behind.column_sums is not None,
         num_warps=2 if statistics.width == BLOCK else 8,
         **early_launch(total.device),
@@ -75,20 +71,11 @@ def room_for(total: Tensor, behind: NormLinear | None) -> tuple[Tensor, RowStati
 
 @triton.jit
 def _residual_sum_kernel(
-    total_ptr,
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    normed_ptr,
-    total_stride_m,
-    residual_stride_m,
-    E,
-    eps,
-    BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-    CENTERED: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    total_ptr, residual_ptr, out_ptr, statistics_ptr, normed_ptr,
+    total_stride_m, residual_stride_m,
+    E, eps,
+    BLOCK: tl.constexpr, CENTERED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     part = tl.program_id(1)
     m = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)[:, None]  # in a long chunk, m * E passes 2^31
     e = part * BLOCK + tl.arange(0, BLOCK)[None, :]
@@ -100,7 +87,7 @@ def _residual_sum_kernel(
     rest = tl.load(residual_ptr + m * residual_stride_m + e, mask=in_row, other=0.0).to(tl.float32)
     total += rest
     _store_with_statistics(total, m, part, e, tl.num_programs(0), E, out_ptr, statistics_ptr, BLOCK)
-    if NORM:
+    if normed_ptr is not None:
         _store_norm(total.to(out_ptr.dtype.element_ty), m, e, E, eps, normed_ptr, CENTERED)
 
 
@@ -196,22 +183,12 @@ def residual_sum_of_peers_triton(
 
 @triton.jit
 def _residual_sum_of_peers_kernel(
-    addresses_ptr,
-    mine_ptr,  # words of it
-    residual_ptr,
-    out_ptr,
-    statistics_ptr,
-    normed_ptr,
-    room,
-    E,
-    eps,
-    RANK: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    NORM: tl.constexpr,
-    CENTERED: tl.constexpr,
+    addresses_ptr, mine_ptr, residual_ptr, out_ptr, statistics_ptr, normed_ptr,
+    room, E, eps,
+    RANK: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr, CENTERED: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
+    """mine_ptr: of words, in which the part's values are."""
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     PER_WORD: tl.constexpr = 32 // dtype.primitive_bitwidth
     part = tl.program_id(1)

@@ -58,21 +58,12 @@ def row_norm_triton(x: Tensor, offset: Tensor | None, behind: NormLinear) -> Row
 
 @triton.jit(do_not_specialize=["M"])
 def _row_norm_kernel(
-    x_ptr,
-    offset_ptr,
-    statistics_ptr,
-    normed_ptr,
-    M,
-    E,
-    eps,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    CENTERED: tl.constexpr,
-    EARLY: tl.constexpr,
-):
-    m = (
-        tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    )  # in a long chunk, m * E passes 2^31
+    x_ptr, offset_ptr, statistics_ptr, normed_ptr,
+    M, E, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, CENTERED: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    # int64: in a long chunk, m * E passes 2^31
+    m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     e = tl.arange(0, BLOCK)[None, :]
     in_row = e < E
     in_tile = (m < M) & in_row

@@ -10,64 +10,41 @@ from labkit.kernels.triton_runtime import tl, triton
 
 
 @triton.jit
-def load_cached_piece(
-    start,
-    context_len,
-    h,
-    t,
-    d,
-    in_head,
-    k_cache_ptr,
-    v_cache_ptr,
-    table_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    block_size,
-    table_size,
-):
-    """Keys and values of the tokens from `start` on, 0 past the end: [BLOCK_T, BLOCK_D] each."""
-    keys, values, _, _ = load_scaled_piece(
-        start, context_len, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-        cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, 0,
-    )  # fmt: skip
-    return keys, values
+def load_blocks(layout, table_ptr, start, t):
+    """The blocks of the tokens from `start` on. Past the end of the tokens there is some block's id, too:
+    reading it costs nothing, and the table need not wait for the context length.
+
+    layout: a cache's strides from block to block, head to head and token to token, the tokens of a block, the
+    numbers of a head, and the blocks that a row of the table has room for.
+    """
+    _, _, _, block_size, _, table_size = layout
+    return tl.load(table_ptr + tl.minimum((start + t) // block_size, table_size - 1))
 
 
 @triton.jit
-def load_scaled_piece(
-    start,
-    context_len,
-    h,
-    t,
-    d,
-    in_head,
-    k_cache_ptr,
-    v_cache_ptr,
-    table_ptr,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    block_size,
-    table_size,
-    D,
-):
-    """As `load_cached_piece`; in 8 bits four values in a word, and with the scales of keys and of values:
-    [BLOCK_T] each."""
-    token = start + t
-    live = token < context_len
-    # Past the end of the tokens there is some block's id, too. Reading it costs nothing, and the table need
-    # not wait for the context length. int64: in a large pool, block * stride passes 2^31
-    block = tl.load(table_ptr + tl.minimum(token // block_size, table_size - 1)).to(tl.int64)
-    head = block * cache_stride_n + h * cache_stride_h
-    pos = token % block_size
-    place = (head + pos * cache_stride_t)[:, None] + d[None, :]
-    mask = live[:, None] & in_head[None, :]
+def load_piece(pools, layout, table_ptr, start, end, h, t, d):
+    """Keys and values of the tokens from `start` on, 0 past the end: [T, D] each, in 8 bits four in a word;
+    and their scales, [T] each. pools: a layer's keys and its values; layout: as of `load_blocks`."""
+    live = start + t < end
+    return load_tokens(pools, layout, load_blocks(layout, table_ptr, start, t), start, live, h, t, d)
+
+
+@triton.jit
+def load_tokens(pools, layout, blocks, start, live, h, t, d):
+    """What `load_piece` loads, of tokens whose blocks are known. live: [T], which of them there are."""
+    k_cache_ptr, v_cache_ptr = pools
+    cache_stride_n, cache_stride_h, cache_stride_t, block_size, D, _ = layout
+    # int64: in a large pool, block * stride passes 2^31
+    head = blocks.to(tl.int64) * cache_stride_n + h * cache_stride_h
+    pos = (start + t) % block_size
+    row = head + pos * cache_stride_t
     # Read once per step: they make room in the cache for what is read again.
     if k_cache_ptr.dtype.element_ty.primitive_bitwidth == 8:
-        keys = load_words(k_cache_ptr, head + pos * cache_stride_t, d.shape[0], live, D)
-        values = load_words(v_cache_ptr, head + pos * cache_stride_t, d.shape[0], live, D)
+        keys = load_words(k_cache_ptr, row, d.shape[0], live, D)
+        values = load_words(v_cache_ptr, row, d.shape[0], live, D)
     else:
+        place = row[:, None] + d[None, :]
+        mask = live[:, None] & (d < D)[None, :]
         keys = tl.load(k_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
         values = tl.load(v_cache_ptr + place, mask=mask, other=0.0, eviction_policy="evict_first")
     key_scales = load_scales(k_cache_ptr, head, pos, live, block_size, D)
@@ -76,23 +53,14 @@ def load_scaled_piece(
 
 
 @triton.jit
-def add_piece(
-    query,
-    keys,
-    values,
-    live,
-    largest,
-    total,
-    acc,
-    key_scales=None,
-    value_scales=None,
-    kept: tl.constexpr = tl.float32,
-):
+def add_piece(query, piece, live, softmax, kept: tl.constexpr):
     """The softmax of each place with one token more, where there is one.
 
-    query: [D], scaled. keys, values: [T, D], the tokens', as they are `kept`: in 8 bits four in a word, with
-    their scales [T]. live: [T], whether the place has a token.
+    query: [D], scaled. piece: from `load_piece`, of a cache whose values are `kept` so. live: [T], whether
+    the place has a token. softmax: largest score, total and values.
     """
+    keys, values, key_scales, value_scales = piece
+    largest, total, acc = softmax
     if kept.primitive_bitwidth == 8:
         keys, values = unpacked(keys, kept, tl.float16), unpacked(values, kept, tl.float16)
     scores = tl.sum(query[None, :] * keys.to(tl.float32), axis=1)
@@ -110,25 +78,14 @@ def add_piece(
 
 
 @triton.jit
-def add_group_piece(
-    query,
-    keys,
-    values,
-    key_scales,
-    value_scales,
-    live,
-    largest,
-    total,
-    acc,
-    scale,
-    kept: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+def add_group_piece(query, piece, live, softmax, scale, kept: tl.constexpr, UPCAST: tl.constexpr):
     """The softmax of each query with a piece of tokens more.
 
-    query: [G, D], a group's. keys, values: [T, D], as they are `kept`: in 8 bits four in a word, with their
-    scales [T]. live: [T], whether there is such a token. largest, total: [G]. acc: [G, D].
+    query: [G, D], a group's. piece, kept: as of `add_piece`. live: [T], whether there is such a token.
+    softmax: of each query its largest score [G], its total [G] and its values [G, D].
     """
+    keys, values, key_scales, value_scales = piece
+    largest, total, acc = softmax
     is_scaled: tl.constexpr = kept.primitive_bitwidth == 8
     if is_scaled:
         keys, values = unpacked(keys, kept, query.dtype), unpacked(values, kept, query.dtype)
@@ -154,11 +111,12 @@ def add_group_piece(
 
 
 @triton.jit
-def put_together(largest, total, acc, own_score, value, has_own):
+def put_together(softmax, own_score, value, has_own):
     """Largest score, total and values [D] of all places, and of the current token if the program has it.
 
     own_score, value: the current token's, at whose score all places began.
     """
+    largest, total, acc = softmax
     all_largest = tl.max(largest, axis=0)
     weights = tl.exp(largest - all_largest)
     own_weight = tl.exp(own_score - all_largest) * has_own.to(tl.float32)  # counted by one program alone

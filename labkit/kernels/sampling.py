@@ -23,7 +23,6 @@ from labkit.kernels.distribution import (
     uniform_number_of,
     uniform_numbers,
 )
-from labkit.kernels.float_keys import key_of, logit_of, ordered
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 LOGITS_PER_CHUNK = 4096  # that a program reads at once
@@ -81,6 +80,12 @@ def kept_by_top_p(scores: Tensor, top_ps: Tensor) -> Tensor:
     return is_kept | (top_ps == 1)[:, None]
 
 
+def ordered(scores: Tensor) -> Tensor:
+    """Whole numbers in the order of float32 numbers: their bits, those of negative ones turned around."""
+    bits = (scores + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    return torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
+
+
 def crossing(keys: Tensor, weights: Tensor, limits: Tensor) -> Tensor:
     """In each row [V], the smallest key at which the weight of all keys up to it is above the row's limit.
 
@@ -113,14 +118,12 @@ def draw_triton(
     Takes what `draw_plain` takes, and draws its tokens up to rounding. Equal are logits here, not scores.
     Raises ValueError for arguments that do not fit, and TritonUnavailableError where no kernel runs.
     """
-    check_draw(logits, token_ids, slot_mapping, last_token_ids, state)
+    tensors = logits, token_ids, slot_mapping, last_token_ids
+    check_draw(*tensors, state)
     check_launchable(logits.device)
     B, V = logits.shape
     _draw_kernel[(B,)](
-        logits,
-        token_ids,
-        slot_mapping,
-        last_token_ids,
+        *tensors,
         *state,
         V,
         logits.stride(0),
@@ -134,23 +137,12 @@ def draw_triton(
 
 @triton.jit
 def _draw_kernel(
-    logits_ptr,
-    token_ids_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    temperatures_ptr,
-    top_ks_ptr,
-    top_ps_ptr,
-    min_ps_ptr,
-    seeds_ptr,
-    draws_ptr,
+    logits_ptr, token_ids_ptr, slot_mapping_ptr, last_token_ids_ptr, temperatures_ptr, top_ks_ptr, top_ps_ptr,
+    min_ps_ptr, seeds_ptr, draws_ptr,
     V,
     logits_stride_b,
-    IS_FILTERED: tl.constexpr,
-    CHUNK: tl.constexpr,
-    NUM_CHUNKS: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    IS_FILTERED: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     b = tl.program_id(0).to(tl.int64)
     if EARLY:
         tl.extra.cuda.gdc_launch_dependents()
@@ -213,6 +205,25 @@ def _weight(logits, largest, rate, rest):
 
 
 @triton.jit
+def key_of(logit, element: tl.constexpr):
+    """A whole number for a logit, in the order of the logits and without a gap between two of them."""
+    if element.primitive_bitwidth == 16:
+        bits = logit.to(element).to(tl.int16, bitcast=True).to(tl.int64)
+        return tl.where(bits < 0, bits ^ 0x7FFF, bits)
+    bits = logit.to(tl.int32, bitcast=True).to(tl.int64)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def logit_of(key, element: tl.constexpr):
+    """The logit of a key, in float32."""
+    if element.primitive_bitwidth == 16:
+        bits = tl.where(key < 0, key ^ 0x7FFF, key).to(tl.int16)
+        return bits.to(element, bitcast=True).to(tl.float32)
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _crossing(
     row_ptr, V, largest, floor, rate, rest, limit, mass, IS_WEIGHTED: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -246,18 +257,9 @@ def _crossing(
 
 @triton.jit
 def _weights_up_to(
-    row_ptr,
-    V,
-    largest,
-    floor,
-    rate,
-    rest,
-    guess_1,
-    guess_2,
-    guess_3,
-    IS_WEIGHTED: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
+    row_ptr, V, largest, floor, rate, rest, guess_1, guess_2, guess_3,
+    IS_WEIGHTED: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """The weight of the logits up to each of three guesses: of those from the floor, or the number of all."""
     lanes = tl.arange(0, CHUNK)
     # Few numbers are added in float32, in each lane; the lanes' sums in float64.
@@ -306,19 +308,9 @@ def _num_up_to(limit, below, weight, mass, num_equal):
 
 @triton.jit
 def _pick(
-    row_ptr,
-    V,
-    largest,
-    cut,
-    limit,
-    below,
-    mass,
-    rate,
-    rest,
-    uniform,
-    CHUNK: tl.constexpr,
-    NUM_CHUNKS: tl.constexpr,
-):
+    row_ptr, V, largest, cut, limit, below, mass, rate, rest, uniform,
+    CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+):  # fmt: skip
     """The first token at which the cumulated weight of those that are kept passes the uniform number's share.
 
     Kept are logits above the cut, and those equal to it but for the first few, with which the weight is not

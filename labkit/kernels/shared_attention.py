@@ -10,10 +10,10 @@ from torch import Tensor
 
 from labkit.kernels.attention_shares import MANY_HEADS, MAX_SHARES, SharePlan
 from labkit.kernels.eight_bit import can_be_read, dequantized, quantized, store_scales
-from labkit.kernels.grouped_attention import NARROW, launch_grouped
+from labkit.kernels.grouped_attention import NARROW, launch_grouped, strides_of
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.running_softmax import add_piece, load_scaled_piece, merge_parts, put_together
+from labkit.kernels.running_softmax import add_piece, load_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 
@@ -54,39 +54,34 @@ def paged_attention_append_shares_triton(
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
-    check_paged_attention_append(*arguments, transform, takes_eight_bit=True)
+    check_paged_attention_append(*arguments, transform=transform, takes_eight_bit=True)
     if not can_be_read(k_cache_layer.dtype, query.shape[-1]):
         raise ValueError(f"query has heads of {query.shape[-1]} values; in 8 bits they are read by fours")
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]
     check_shares(workspace, plan, query, G)
-    shares = plan.row_of, plan.slot_of, plan.first_of, plan.end_of, plan.first_share, plan.num_shares
     partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
     _, most = plan.limits(B)
+    reading = plan.reading(B)
     try:
-        if G < H or transform is not None or plan.reading(B).is_boxed:
-            parts = plan.piece(B), 1, shares, most, plan.programs(B)
+        if G < H or transform is not None or reading.is_boxed:
+            parts = reading.tokens, 1, plan.tensors, most, reading.programs
             return launch_grouped(*arguments, partials, transform, *parts)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         is_16_bit = k_cache_layer.element_size() == 2
         _shared_paged_attn_append_kernel[(H, most)](
             *arguments[:-1],
-            *shares,
+            *plan.tensors,
             *partials,
             out,
             D**-0.5,
-            *query.stride()[:2],
-            *key_new.stride()[:2],
-            *value_new.stride()[:2],
-            *k_cache_layer.stride()[:3],
-            block_table.stride(0),
-            *out.stride()[:2],
+            *strides_of(query, key_new, value_new, k_cache_layer, block_table, out),
             D,
             k_cache_layer.shape[2],
             block_table.shape[1],
             BLOCK_S=MAX_SHARES,
-            BLOCK_T=plan.piece(B),
+            BLOCK_T=reading.tokens,
             BLOCK_D=triton.next_power_of_2(D),
             LAST="behind" if is_16_bit else "in line",
             NEXT="at once" if B * H < MANY_HEADS else "before the wait",
@@ -102,46 +97,16 @@ def paged_attention_append_shares_triton(
 
 @triton.jit
 def _shared_paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
-    row_of_ptr,
-    slot_of_ptr,
-    first_of_ptr,
-    end_of_ptr,
-    first_share_ptr,
-    num_shares_ptr,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    arrived_ptr,
-    out_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
+    row_of_ptr, slot_of_ptr, first_of_ptr, end_of_ptr, first_share_ptr, num_shares_ptr, partial_out_ptr,
+    partial_softmax_ptr, arrived_ptr, out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    table_size,
-    BLOCK_S: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    LAST: tl.constexpr,
-    NEXT: tl.constexpr,
-    EARLY: tl.constexpr,
-):
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_s, out_stride_b, out_stride_h,
+    D, block_size, table_size,
+    BLOCK_S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr, LAST: tl.constexpr,
+    NEXT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """A program takes a share of a row's tokens, for one head, in pieces of BLOCK_T: the arithmetic of
     `_split_paged_attn_append_kernel`. With LAST "behind" the last one has its turn behind the loop, so that
     none is asked for that is not there: on an H200 faster in 16 bits. NEXT: when the next kernel may begin.
@@ -163,10 +128,9 @@ def _shared_paged_attn_append_kernel(
         context_len = tl.load(context_lens_ptr + slot)
         num_shares = tl.load(num_shares_ptr + b)
         table_ptr = block_table_ptr + slot.to(tl.int64) * table_stride_s
-        keys, values, key_scales, value_scales = load_scaled_piece(
-            first, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-            cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-        )  # fmt: skip
+        pools = k_cache_ptr, v_cache_ptr
+        layout = cache_stride_n, cache_stride_h, cache_stride_t, block_size, D, table_size
+        piece = load_piece(pools, layout, table_ptr, first, end, h, t, d)
         if EARLY:  # query, key and value come from the kernel before
             if NEXT == "before the wait":
                 tl.extra.cuda.gdc_launch_dependents()
@@ -192,28 +156,19 @@ def _shared_paged_attn_append_kernel(
         own_score = tl.sum(query * key.to(tl.float32), axis=0)
 
         # A softmax for each of the BLOCK_T places, all from the current token's score on.
-        largest = tl.zeros([BLOCK_T], tl.float32) + own_score
-        total = tl.zeros([BLOCK_T], tl.float32)
-        acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+        total, acc = tl.zeros([BLOCK_T], tl.float32), tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+        softmax = total + own_score, total, acc
+        kept: tl.constexpr = k_cache_ptr.dtype.element_ty
         stop = end
         if LAST == "behind":
             stop = first + tl.maximum(end - first - 1, 0) // BLOCK_T * BLOCK_T
         for start in range(first, stop, BLOCK_T):
             live = t < BLOCK_T if LAST == "behind" else start + t < end
-            largest, total, acc = add_piece(
-                query, keys, values, live, largest, total, acc,
-                key_scales, value_scales, k_cache_ptr.dtype.element_ty,
-            )  # fmt: skip
-            keys, values, key_scales, value_scales = load_scaled_piece(
-                start + BLOCK_T, end, h, t, d, in_head, k_cache_ptr, v_cache_ptr, table_ptr,
-                cache_stride_n, cache_stride_h, cache_stride_t, block_size, table_size, D,
-            )  # fmt: skip
+            softmax = add_piece(query, piece, live, softmax, kept)
+            piece = load_piece(pools, layout, table_ptr, start + BLOCK_T, end, h, t, d)
         if LAST == "behind":
-            largest, total, acc = add_piece(
-                query, keys, values, stop + t < end, largest, total, acc,
-                key_scales, value_scales, k_cache_ptr.dtype.element_ty,
-            )  # fmt: skip
-        all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, first == 0)
+            softmax = add_piece(query, piece, stop + t < end, softmax, kept)
+        all_largest, sum_total, sum_acc = put_together(softmax, own_score, value, first == 0)
 
         out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
         if num_shares == 1:

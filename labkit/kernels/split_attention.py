@@ -8,10 +8,10 @@ the kernel of `grouped_attention`. `paged_attention_append` has the form in one 
 import torch
 from torch import Tensor
 
-from labkit.kernels.grouped_attention import NARROW, group_programs, launch_grouped
+from labkit.kernels.grouped_attention import NARROW, group_programs, launch_grouped, strides_of
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
-from labkit.kernels.running_softmax import add_piece, load_cached_piece, merge_parts, put_together
+from labkit.kernels.running_softmax import add_piece, load_piece, merge_parts, put_together
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
 # Tokens that a program, which is one warp, reads at a time, and how many such programs an H100 runs at once
@@ -78,7 +78,7 @@ def paged_attention_append_split_triton(
     """
     tensors = query, key_new, value_new, k_cache_layer, v_cache_layer
     arguments = *tensors, block_table, context_lens, slot_mapping
-    check_paged_attention_append(*arguments, transform)
+    check_paged_attention_append(*arguments, transform=transform)
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]
@@ -94,26 +94,12 @@ def paged_attention_append_split_triton(
             tokens *= programs.num_warps
             return launch_grouped(*arguments, partials, transform, tokens, splits, programs=programs)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        strides = strides_of(query, key_new, value_new, k_cache_layer, block_table, out)
+        sizes = D, k_cache_layer.shape[2], block_table.shape[1]
+        blocks = {"BLOCK_S": triton.next_power_of_2(splits), "BLOCK_T": tokens, "BLOCK_D": block_d}
+        options = early_launch(query.device) | {"num_warps": 1}
         _split_paged_attn_append_kernel[(splits, H, B)](
-            *arguments,
-            *partials,
-            out,
-            D**-0.5,
-            *query.stride()[:2],
-            *key_new.stride()[:2],
-            *value_new.stride()[:2],
-            *k_cache_layer.stride()[:3],
-            block_table.stride(0),
-            *out.stride()[:2],
-            D,
-            k_cache_layer.shape[2],
-            block_table.shape[1],
-            SPLITS=splits,
-            BLOCK_S=triton.next_power_of_2(splits),
-            BLOCK_T=tokens,
-            BLOCK_D=block_d,
-            num_warps=1,
-            **early_launch(query.device),
+            *arguments, *partials, out, D**-0.5, *strides, *sizes, SPLITS=splits, **blocks, **options
         )
     except BaseException:  # the interpreter, stopped between two programs of a row
         workspace.arrived.zero_()
@@ -123,40 +109,15 @@ def paged_attention_append_split_triton(
 
 @triton.jit
 def _split_paged_attn_append_kernel(
-    query_ptr,
-    key_new_ptr,
-    value_new_ptr,
-    k_cache_ptr,
-    v_cache_ptr,
-    block_table_ptr,
-    context_lens_ptr,
-    slot_mapping_ptr,
-    partial_out_ptr,
-    partial_softmax_ptr,
-    arrived_ptr,
-    out_ptr,
+    query_ptr, key_new_ptr, value_new_ptr, k_cache_ptr, v_cache_ptr, block_table_ptr, context_lens_ptr,
+    slot_mapping_ptr, partial_out_ptr, partial_softmax_ptr, arrived_ptr, out_ptr,
     scale,
-    query_stride_b,
-    query_stride_h,
-    key_stride_b,
-    key_stride_h,
-    value_stride_b,
-    value_stride_h,
-    cache_stride_n,
-    cache_stride_h,
-    cache_stride_t,
-    table_stride_s,
-    out_stride_b,
-    out_stride_h,
-    D,
-    block_size,
-    table_size,
-    SPLITS: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_T: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    query_stride_b, query_stride_h, key_stride_b, key_stride_h, value_stride_b, value_stride_h,
+    cache_stride_n, cache_stride_h, cache_stride_t, table_stride_s, out_stride_b, out_stride_h,
+    D, block_size, table_size,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
-):
+):  # fmt: skip
     """A program takes every SPLITS-th piece of BLOCK_T tokens, so that all have live tokens early on."""
     split = tl.program_id(0)
     h = tl.program_id(1)
@@ -171,22 +132,9 @@ def _split_paged_attn_append_kernel(
     first = split * BLOCK_T
     # The first piece is asked for before the kernel before this one has ended, which does not write it, and
     # each other one before its turn.
-    keys, values = load_cached_piece(
-        first,
-        context_len,
-        h,
-        t,
-        d,
-        in_head,
-        k_cache_ptr,
-        v_cache_ptr,
-        table_ptr,
-        cache_stride_n,
-        cache_stride_h,
-        cache_stride_t,
-        block_size,
-        table_size,
-    )
+    pools = k_cache_ptr, v_cache_ptr
+    layout = cache_stride_n, cache_stride_h, cache_stride_t, block_size, D, table_size
+    piece = load_piece(pools, layout, table_ptr, first, context_len, h, t, d)
     if EARLY:  # the slots do not change within a step; query, key and value come from the kernel before
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -203,29 +151,13 @@ def _split_paged_attn_append_kernel(
 
     # Each of the BLOCK_T places has a softmax of its own, so that no program waits for its other threads
     # in the loop; they are put together once, after it. All begin at the current token's score.
-    largest = tl.zeros([BLOCK_T], tl.float32) + own_score
-    total = tl.zeros([BLOCK_T], tl.float32)
-    acc = tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
-    for start in range(first, context_len, SPLITS * BLOCK_T):
-        live = start + t < context_len
-        largest, total, acc = add_piece(query, keys, values, live, largest, total, acc)
-        keys, values = load_cached_piece(
-            start + SPLITS * BLOCK_T,
-            context_len,
-            h,
-            t,
-            d,
-            in_head,
-            k_cache_ptr,
-            v_cache_ptr,
-            table_ptr,
-            cache_stride_n,
-            cache_stride_h,
-            cache_stride_t,
-            block_size,
-            table_size,
-        )
-    all_largest, sum_total, sum_acc = put_together(largest, total, acc, own_score, value, split == 0)
+    total, acc = tl.zeros([BLOCK_T], tl.float32), tl.zeros([BLOCK_T, BLOCK_D], tl.float32)
+    softmax = total + own_score, total, acc
+    step = SPLITS * BLOCK_T
+    for start in range(first, context_len, step):
+        softmax = add_piece(query, piece, start + t < context_len, softmax, key_new_ptr.dtype.element_ty)
+        piece = load_piece(pools, layout, table_ptr, start + step, context_len, h, t, d)
+    all_largest, sum_total, sum_acc = put_together(softmax, own_score, value, split == 0)
 
     out_place = out_ptr + b * out_stride_b + h * out_stride_h + d
     if SPLITS == 1:

@@ -36,20 +36,10 @@ def held_weights(
 
 @triton.jit
 def tile_product(
-    x_rows,
-    in_m,
-    weight_rows,
-    in_n,
-    held,
-    first,
-    COUNT: tl.constexpr,
-    K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    HELD: tl.constexpr,
-    UPCAST: tl.constexpr,
-):
+    x_rows, in_m, weight_rows, in_n, held, first,
+    COUNT: tl.constexpr, K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    HELD: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
     """The product [BLOCK_M, BLOCK_N] of rows of x and of weights, over the columns `first` to first + COUNT;
     such a part may end beyond K, or begin there."""
     acc = _zeros(BLOCK_M, BLOCK_N, BLOCK_K)

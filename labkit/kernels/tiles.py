@@ -31,6 +31,12 @@ class Tile(NamedTuple):
     num_stages: int
     ring: bool = False
 
+    @property
+    def blocks(self) -> dict[str, int]:
+        """What a kernel is compiled with."""
+        sizes = {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "BLOCK_K": self.block_k}
+        return sizes | {"num_warps": self.num_warps}
+
 
 NUMBERS = Tile._fields[:-1]
 

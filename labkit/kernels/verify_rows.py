@@ -81,48 +81,25 @@ def verify_rows_triton(
     Takes what `verify_rows_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_rows(drafts, slot_mapping, last_token_ids, context_lens, ends)
+    slots = slot_mapping, last_token_ids, context_lens, ends
+    check_rows(drafts, *slots)
     check_launchable(drafts.device)
     (B, K), device = drafts.shape, drafts.device
     place, kept = (torch.empty(B, n, dtype=torch.int64, device=device) for n in (K + 1, K))
     columns = torch.empty(4, B * (K + 1), dtype=torch.int64, device=device)
     starts, lens = (torch.empty(n, dtype=torch.int32, device=device) for n in (B + 1, B))
-    _verify_rows_kernel[(1,)](
-        drafts,
-        slot_mapping,
-        last_token_ids,
-        context_lens,
-        ends,
-        place,
-        columns,
-        starts,
-        lens,
-        kept,
-        B,
-        K,
-        BLOCK_B=triton.next_power_of_2(B),
-        BLOCK_J=triton.next_power_of_2(K + 1),
-    )
+    blocks = {"BLOCK_B": triton.next_power_of_2(B), "BLOCK_J": triton.next_power_of_2(K + 1)}
+    _verify_rows_kernel[(1,)](drafts, *slots, place, columns, starts, lens, kept, B, K, **blocks)
     return VerifyRows(place, *columns.unbind(), starts, lens, kept)
 
 
 @triton.jit
 def _verify_rows_kernel(
-    drafts_ptr,
-    slot_mapping_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    ends_ptr,
-    place_ptr,
-    columns_ptr,
-    starts_ptr,
-    lens_ptr,
-    kept_ptr,
-    B,
-    K,
-    BLOCK_B: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    drafts_ptr, slot_mapping_ptr, last_token_ids_ptr, context_lens_ptr, ends_ptr, place_ptr, columns_ptr,
+    starts_ptr, lens_ptr, kept_ptr,
+    B, K,
+    BLOCK_B: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     b = tl.arange(0, BLOCK_B)
     j = tl.arange(0, BLOCK_J)[None, :]
     in_b = b < B
@@ -249,45 +226,24 @@ def advance_verified_triton(
     Takes what `advance_verified_plain` takes. Raises ValueError for arguments that do not fit, and
     TritonUnavailableError where no kernel runs.
     """
-    check_advance(made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts)
+    tensors = made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts
+    check_advance(*tensors)
     check_launchable(made.device)
     B, K = drafts.shape
     out = torch.empty(B, K + 2, dtype=torch.int64, device=made.device)
-    _advance_verified_kernel[(B,)](
-        made,
-        drafts,
-        num_accepted,
-        slot_mapping,
-        ends,
-        last_token_ids,
-        context_lens,
-        draws,
-        texts,
-        out,
-        K,
-        texts.stride(0),
-        BLOCK_J=triton.next_power_of_2(K + 1),
-        num_warps=1,
-    )
+    block = triton.next_power_of_2(K + 1)
+    _advance_verified_kernel[(B,)](*tensors, out, K, texts.stride(0), BLOCK_J=block, num_warps=1)
     return out
 
 
 @triton.jit
 def _advance_verified_kernel(
-    made_ptr,
-    drafts_ptr,
-    num_accepted_ptr,
-    slot_mapping_ptr,
-    ends_ptr,
-    last_token_ids_ptr,
-    context_lens_ptr,
-    draws_ptr,
-    texts_ptr,
-    out_ptr,
+    made_ptr, drafts_ptr, num_accepted_ptr, slot_mapping_ptr, ends_ptr, last_token_ids_ptr, context_lens_ptr,
+    draws_ptr, texts_ptr, out_ptr,
     K,
     texts_stride_s,
     BLOCK_J: tl.constexpr,
-):
+):  # fmt: skip
     b = tl.program_id(0)
     j = tl.arange(0, BLOCK_J)
     made = tl.load(made_ptr + b * (K + 1) + j, mask=j <= K, other=0)
@@ -334,18 +290,11 @@ def check_made(made: Tensor, drafts: Tensor) -> None:
     check_tensor("made", made, shape=(B, K + 1), **rows)
 
 
-def check_advance(
-    made: Tensor,
-    drafts: Tensor,
-    num_accepted: Tensor,
-    slot_mapping: Tensor,
-    ends: Tensor,
-    last_token_ids: Tensor,
-    context_lens: Tensor,
-    draws: Tensor,
-    texts: Tensor,
-) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+def check_advance(*tensors: Tensor) -> None:
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
+
+    tensors: those of `advance_verified_plain`, in its order."""
+    made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts = tensors
     check_made(made, drafts)
     check_rows(drafts, slot_mapping, last_token_ids, context_lens, ends)
     int64 = {"dtype": torch.int64, "device": made.device, "last_stride_is_1": True}

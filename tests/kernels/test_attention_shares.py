@@ -77,7 +77,7 @@ def assert_is_a_plan(plan: SharePlan, context_lens: list[int]) -> None:
     num_used = int((plan.row_of >= 0).sum())
     assert num_used <= plan.limits(B)[1] <= len(plan.row_of)
     assert (plan.row_of[num_used:] == -1).all()
-    shares, piece = shares_of(plan, B), plan.piece(B)
+    shares, piece = shares_of(plan, B), plan.reading(B).tokens
     assert plan.num_shares[:B].tolist() == [len(of_row) for of_row in shares]
     sizes = []
     for n, of_row in zip(context_lens, shares, strict=True):
@@ -196,7 +196,7 @@ def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
     plan = SharePlan(6, 1, 8, torch.float32, torch.device("cpu"))
     assert [plan.limits(B) for B in (1, 5, 6)] == [(2, 2), (2, 6), (3, 7)]
-    assert [plan.piece(B) for B in (1, 5, 6)] == [32, 32, 16]
+    assert [plan.reading(B).tokens for B in (1, 5, 6)] == [32, 32, 16]
     assert_attends_and_stores(in_shares, make_case([40, 3, 0, 70, NOBODY, 33], H=1))
     assert_attends_and_stores(in_shares, make_case([40, 3, 70], H=1))
 
@@ -205,12 +205,13 @@ def test_more_rows_than_shares_at_once(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("at_once, tokens", [(8, 64), (6, 32)])
 def test_keys_in_boxes(monkeypatch: pytest.MonkeyPatch, at_once: int, tokens: int):
     """In large ones where each row and head has a program at once, else in small ones."""
-    monkeypatch.setattr(attention_shares, "NARROW", attention_shares.NARROW._replace(at_once=at_once))
+    programs = attention_shares.NARROW._replace(at_once=at_once)
+    monkeypatch.setattr(attention_shares, "NARROW", programs)
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 6)
     monkeypatch.setattr(attention_shares, "LEAST_IN_BOXES", 6)
     case = make_case([200, NOBODY, 129], D=64, block_size=64, dtype=torch.float16)
     plan = plan_for(case.arguments)
-    assert plan.reading(3) == (tokens, 6, True) and not plan.reading(2).is_boxed
+    assert plan.reading(3) == (tokens, programs._replace(at_once=6), True) and not plan.reading(2).is_boxed
     assert_attends_and_stores(in_shares, case)
 
 

@@ -110,7 +110,7 @@ def assert_transforms(
 def test_shares_that_begin_within_a_box_stay_in_their_block(monkeypatch: pytest.MonkeyPatch):
     """Where each query has its own key, as in Llama 2, many rows are cut into pieces of half a box."""
     monkeypatch.setattr(attention_shares, "MANY_HEADS", 1)
-    assert SharePlan(2, 2, 128, torch.float16, torch.device("cpu"), block_size=64).piece(2) == 8
+    assert SharePlan(2, 2, 128, torch.float16, torch.device("cpu"), block_size=64).reading(2).tokens == 8
     sizes = {"H": 2, "D": 128, "block_size": 64, "dtype": torch.float16}
     assert_transforms(in_shares, [300, 75], norms=False, group=1, **sizes)
 

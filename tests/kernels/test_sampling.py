@@ -12,8 +12,7 @@ from triton_marks import needs_triton, on_cpu, twins
 from labkit.kernels import checks, draw_plain, draw_triton, sampling
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import SamplingState, warp
-from labkit.kernels.float_keys import ordered
-from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p
+from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p, ordered
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:overflow encountered:RuntimeWarning"

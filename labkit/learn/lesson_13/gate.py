@@ -127,7 +127,7 @@ def plan_for(num_rows: int) -> SharePlan:
 
 def pieces_of(lengths: Sequence[int]) -> list[int]:
     """The pieces of rows of so many tokens, as the programs of rung 13 read them where there are no boxes."""
-    piece = plan_for(len(lengths)).piece(len(lengths))
+    piece = plan_for(len(lengths)).reading(len(lengths)).tokens
     return [-(-length // piece) for length in lengths]
 
 
