@@ -246,9 +246,9 @@ def _grouped_paged_attn_append_kernel(
             if NEXT == "behind the wait":
                 tl.extra.cuda.gdc_launch_dependents()
         queries = query_ptr + b * query_stride_b + h[:, None] * query_stride_h
-        query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos, sin, D)
+        query = load_heads(queries, in_group, d, query_norm_ptr, eps, cos_ptr, cos, sin, D)
         own = key_new_ptr + b * key_stride_b + g * key_stride_h
-        key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos, sin, D)
+        key = load_heads(own, in_head[None, :], d, key_norm_ptr, eps, cos_ptr, cos, sin, D)
         own = value_new_ptr + b * value_stride_b + g * value_stride_h
         value = tl.load(own + d[None, :], mask=in_head[None, :], other=0.0)
         kept_key, key_scale = quantized(key, k_cache_ptr)

@@ -55,8 +55,7 @@ def transform_heads_plain(
 @triton.jit
 def load_turn(cos_ptr, sin_ptr, position, d, D):
     """What numbers d of a head are multiplied by in its rotation, at a position or positions [R, 1]: cos, and
-    sin for their partner in the other half, [1 or R, BLOCK_D] each; None where there are no angles."""
-    cos, sin = None, None
+    sin for their partner in the other half, [1 or R, BLOCK_D] each; zeros where there are no angles."""
     if cos_ptr is not None:
         half = D // 2
         is_first = (d < half)[None, :]
@@ -64,22 +63,24 @@ def load_turn(cos_ptr, sin_ptr, position, d, D):
         cos = tl.load(cos_ptr + place, mask=(d < D)[None, :], other=0.0)
         sin = tl.load(sin_ptr + place, mask=(d < D)[None, :], other=0.0)
         sin = tl.where(is_first, -sin, sin)
+    else:  # Triton 3.6 hands no None on
+        cos, sin = tl.zeros([1, 1], tl.float32), tl.zeros([1, 1], tl.float32)
     return cos, sin
 
 
 @triton.jit
-def load_heads(heads, mask, d, norm_ptr, eps, cos, sin, D):
+def load_heads(heads, mask, d, norm_ptr, eps, cos_ptr, cos, sin, D):
     """Heads [R, BLOCK_D], normed and rotated, in the dtype they have in memory.
 
     heads: where they begin, a pointer or pointers [R, 1]. mask: [R, BLOCK_D]. cos, sin: from `load_turn`.
     """
     loaded = tl.load(heads + d[None, :], mask=mask, other=0.0)
-    if norm_ptr is not None or cos is not None:
+    if norm_ptr is not None or cos_ptr is not None:
         x = loaded.to(tl.float32)
         if norm_ptr is not None:
             rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
             x *= rstd * tl.load(norm_ptr + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-        if cos is not None:
+        if cos_ptr is not None:
             partner = tl.where(d < D // 2, d + D // 2, d - D // 2)
             y = tl.load(heads + partner[None, :], mask=mask, other=0.0).to(tl.float32)
             if norm_ptr is not None:

@@ -184,7 +184,7 @@ def _packed_attention_kernel(
         turn = tl.where(is_prompt & (own_row < num_rows), position, 0)  # some position, for pads
         cos, sin = load_turn(cos_ptr, sin_ptr, turn[:, None], d, D)
         queries = query_ptr + row[:, None] * query_stride_t + h[:, None] * query_stride_h
-        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos, sin, D)
+        query = load_heads(queries, in_tile, d, norm_ptr, eps, cos_ptr, cos, sin, D)
         if UPCAST:
             query = query.to(tl.float32)
         scale_2 = scale * 1.4426950408889634  # for a power of 2

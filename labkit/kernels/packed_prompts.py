@@ -156,7 +156,7 @@ def _kv_append_packed_kernel(
     own = row.to(tl.int64)[:, None]
     cos, sin = load_turn(cos_ptr, sin_ptr, tl.where(written, position, 0)[:, None], d, D)
     keys = key_ptr + own * key_stride_t + h * key_stride_h
-    key = load_heads(keys, mask, d, norm_ptr, eps, cos, sin, D)
+    key = load_heads(keys, mask, d, norm_ptr, eps, cos_ptr, cos, sin, D)
     values = value_ptr + own * value_stride_t + h * value_stride_h + d[None, :]
     value = tl.load(values, mask=mask, other=0.0)
     head = block * cache_stride_n + h * cache_stride_h
