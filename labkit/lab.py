@@ -167,7 +167,11 @@ class Lab(Desk):
             device = counts_of_alike(cards[YOURS], (cards[BELOW], cards[PACKAGE]))
             cards[YOURS] = replace(cards[YOURS], device=device)
         columns = {name: card.column() for name, card in cards.items()}
-        table = pd.DataFrame(columns, list(columns[PACKAGE]), dtype=object).fillna("not recorded")
+        rows = list(columns[PACKAGE])
+        # Not by pandas' `fillna`: a column that lacks a row would be one of fractions.
+        table = pd.DataFrame(
+            {n: [each.get(row, "not recorded") for row in rows] for n, each in columns.items()}, rows
+        )
         counts = cards[PACKAGE].device
         source = counts.source if counts else "none recorded"
         return table.rename_axis(index=f"GPU: {source.replace(', counted', '')}")

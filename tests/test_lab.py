@@ -120,6 +120,7 @@ def test_without_a_gpu_a_part_has_the_gpus_counts_of_the_engine_that_it_is_like(
         assert card.index.name.startswith("GPU: recorded on NVIDIA")
     alone = here.card(kv_append=AskingMore)
     assert alone.loc["GPU: kernels launched", "yours"] == "not recorded"
+    assert type(alone.loc["index tensors constructed", "yours"]) is int  # beside rows that are not there
 
 
 @pytest.mark.slow

@@ -110,5 +110,6 @@ def _source(obj: object) -> tuple[str, str]:
         raise OptionError(
             f"{shown(obj)} has no source: hand over a function, a method, a class or a kernel"
         ) from None
+    source = source.replace("  # fmt: skip", "")  # which is for a formatter
     path = inspect.getsourcefile(inspect.unwrap(obj))
     return path[len(str(ROOT)) + 1 :] if path.startswith(str(ROOT)) else path, source
