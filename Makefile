@@ -45,7 +45,9 @@ lab: $(READY) $(CHAT)  ## open JupyterLab on your copies of the notebooks; CPU=1
 	$(RUN) labkit $(LAB_ARGS)
 
 test: $(READY)  ## run all tests, and every notebook against its stored outputs, on the CPU
-	$(RUN) pytest tests $(NOTEBOOKS) $(IN_PARALLEL) --nbval --nbval-current-env \
+	$(RUN) pytest tests $(IN_PARALLEL)
+	@# Not beside the tests: a kernel finds free ports and takes them later, and servers under test take many.
+	$(RUN) pytest tests/conftest.py $(NOTEBOOKS) $(IN_PARALLEL) --nbval --nbval-current-env \
 	  --nbval-cell-timeout=$(CELL_TIMEOUT) --nbval-kernel-startup-timeout=$(KERNEL_TIMEOUT)
 
 test-fast: $(READY)  ## run the tests on the CPU without the slow ones, and no notebook: under a minute
