@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+from torch import Tensor
 
 from labkit.checks import shown, whole
 from labkit.engine.sampling import SamplingParams
@@ -169,6 +170,8 @@ def first_of(name: str, items: Iterable, limit: int | None = None) -> tuple:
     try:
         if type(items) is list or type(items) is tuple:  # which need not be read one by one
             return tuple(items[:limit])
+        if isinstance(items, np.ndarray | Tensor):  # whose numbers one by one take 100 times as long
+            return tuple(items[:limit].tolist())
         return tuple(islice(items, limit))
     except Exception as error:
         raise RequestError(f"{name} cannot be read: {shown(error)}") from error

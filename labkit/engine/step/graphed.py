@@ -67,10 +67,12 @@ class GraphedStep:
         graph.replay()
         return token_ids[:batch_size]
 
-    def logits_left(self, batch_size: int, draws: Draws) -> Tensor:
-        """The logits [B, V] that the last call, with these arguments, sampled from; valid until the next."""
+    def logits_left(self, batch_size: int, draws: Draws) -> Tensor | None:
+        """The logits [B, V] that the last call, with these arguments, sampled from; valid until the next.
+        None for a step that did not tell them."""
         bucket = next(size for size in self.buckets if size >= batch_size)
-        return self._logits[bucket, draws].tensor()[:batch_size]
+        memory = self._logits.get((bucket, draws))
+        return None if memory is None else memory.tensor()[:batch_size]
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.staging import TokenCopy
 from labkit.errors import OptionError
 
+LogitsLeft = Callable[[int, Draws], Tensor | None]  # of a batch size and its draws: see `GraphedStep`
+
 
 class ScoredCopy(NamedTuple):
     """Tokens in flight to the host with their log probabilities: read as a `TokenCopy` is."""
@@ -52,7 +54,7 @@ class ScoredStep:
         whose `logits_left` says where a replay has left the logits. If it is somebody's own and does not say
         that, kernels are launched here."""
         self._kernels = kernels
-        self._logits_left: Callable[[int, Draws], Tensor] | None = getattr(launched, "logits_left", None)
+        self._logits_left: LogitsLeft | None = getattr(launched, "logits_left", None)
         self._is_own = launched is not kernels and self._logits_left is None
 
     def __call__(
@@ -66,14 +68,17 @@ class ScoredStep:
         told: list[Tensor] = []
         with logits_told(self._kernels, told.append):
             token_ids = (self._kernels if self._is_own else launch)(batch_size, longest, draws)
+        logits: Tensor | None = None
         if told:
-            return token_ids, told[-1][:batch_size]
-        if self._logits_left is None:
+            logits = told[-1][:batch_size]
+        elif self._logits_left is not None:
+            logits = self._logits_left(batch_size, draws)
+        if logits is None:
             raise OptionError(
                 f"nobody can ask for logprobs here: {type(self._kernels).__name__} samples tokens without "
                 "take_likeliest or draw_and_advance, so its logits are not known"
             )
-        return token_ids, self._logits_left(batch_size, draws)
+        return token_ids, logits
 
 
 class GraphMemory:
