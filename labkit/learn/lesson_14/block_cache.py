@@ -143,18 +143,6 @@ class TrustsTheKey(BlockCache):
         return found
 
 
-class KeepsTheLast(BlockCache):
-    """Keeps the last block of a text, too, which is not full."""
-
-    def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
-        parent = None
-        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
-            if entry.parent is not parent or entry.token_ids != block:
-                return
-            parent = entry
-
-
 class ParentsFirst(BlockCache):
     """Evicts the least recently used block, whatever follows it."""
 
@@ -166,14 +154,7 @@ class ParentsFirst(BlockCache):
         return False
 
 
-class TakesWhatIsUsed(BlockCache):
-    """Evicts a block although a request holds it."""
-
-    def num_holders(self, entry: CachedBlock) -> int:
-        return 1
-
-
-ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
+ALL = (TrustsTheKey, ParentsFirst)
 
 
 def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:
