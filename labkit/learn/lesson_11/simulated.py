@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import permutations
+from itertools import cycle, permutations
 from typing import NamedTuple
 
 import torch
@@ -286,13 +286,12 @@ def layers_of(
         lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
     ) as step:
         *_, launches = play(step, NUM_ROWS)
-    seen: Counter[tuple[str, str]] = Counter()
+    names = {times.name for times in layer}
+    in_stream = {"main": cycle(layer), "side": cycle(layer)}
     tasks = []
     for launch in launches:
-        same = [times for times in layer if times.name == launch.kernel]
-        same = same or [KernelTimes(launch.kernel, 0.0, 0.0, 0.0)]
-        times = same[seen[launch.stream, launch.kernel] % len(same)]  # two products of a layer have one name
-        seen[launch.stream, launch.kernel] += 1
+        is_timed = launch.kernel in names
+        times = next(in_stream[launch.stream]) if is_timed else KernelTimes(launch.kernel, 0.0, 0.0, 0.0)
         bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
         after = tuple(number - 1 for number in launch.waits_for if number > 0)  # the step before was 0
         tasks.append(Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after))

@@ -16,7 +16,6 @@ IN_PROPORTION = "[max(1, at_once * n // max(1, sum(pieces))) for n in pieces]"
 MISTAKES = [
     (PACK, "ids[first : first + count]", "ids[:count]", "prompts of [5] tokens, of which [3] are computed"),
     (PACK, "starts.append(len(token_ids))", "starts.append(len(token_ids) - 1)", "make that many rows of"),
-    (PACK, "starts.append(len(token_ids))", "starts.append(starts[-1] + len(ids))", "make that many rows of"),
     (PACK, "batching=MyRows", FUNCTION, ""),
     (SHARE, EACH, BACKWARDS, "`share_out` gave [0, 3, 4]: the oldest prompt gets all that it has left"),
     (SHARE, "min(left, max_tokens - sum(counts))", "max_tokens - sum(counts)", "`share_out` returned [16]."),

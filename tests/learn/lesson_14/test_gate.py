@@ -34,7 +34,6 @@ MISTAKES = [
     (KEEP, "self.entries.get(key) or ", "", "full blocks are kept, each once"),
     (KEEP, ANOTHER, "entry.token_ids != block", COLLIDES),
     (KEEP, STOP, ANEW, COLLIDES),
-    (KEEP, STOP, f"                self.drop(entry)\n{ANEW}", COLLIDES),
     (EVICT, "entry not in parents", "entry.token_ids not in [p and p.token_ids for p in parents]", "may go"),
     (EVICT, "return True", "return False", "evict_one says whether a block went found it returned False"),
     (EVICT, "for entry in self:", "for entry in [*self][::-1]:", "the least recently used block goes first"),
