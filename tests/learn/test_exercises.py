@@ -139,35 +139,13 @@ WRONG = {
     "fold": [
         as_solved("fold", lambda folded, g, b, w, bias, unit: (folded[0], folded[1], bias or [0.0] * len(w)))
     ],
-    "deliver": [
-        as_solved(
-            "deliver",
-            lambda reached, events, eos: {n: [t for t in ts if t != eos] for n, ts in reached.items()},
-        ),
-        as_solved(
-            "deliver", lambda reached, *_: {name: tokens for name, tokens in reached.items() if tokens}
-        ),
-    ],
     "handed_out_at": [
         lambda launch, gpu, accept, steps, ahead: [(i + 1) * (launch + gpu + accept) for i in range(steps)],
         lambda launch, gpu, accept, steps, ahead: [launch + (i + 1) * gpu + accept for i in range(steps)],
     ],
-    "lanes_end": [lambda lanes: [sum(w + b for w, b in lane) for lane in lanes]],
     "read_too_early": [as_solved("read_too_early", lambda wrong, *_: wrong[:1])],
     "in_order": [lambda bits: bits & 0x7FFF],
-    "kept_ids": [
-        lambda weights, k, dropped: sorted(
-            sorted(range(len(weights)), key=lambda i: -weights[i])[: k or None]
-        ),
-        as_solved("kept_ids", lambda ids, weights, *_: sorted(ids, key=lambda i: weights[i])),
-    ],
     "whose_row": [as_solved("whose_row", lambda found, *_: found or (-1, -1))],
-    "last_chunks": [lambda lengths, most: [sum(lengths[: i + 1]) // most for i in range(len(lengths))]],
-    "which_goes": [
-        lambda blocks, in_use: min(
-            (b for b in blocks if b[0] not in {p for _, p, _ in blocks}), key=lambda b: b[2], default=[None]
-        )[0]
-    ],
     "tokens_computed": [
         lambda texts, size: [len(text) for text in texts],
         as_solved("tokens_computed", lambda computed, texts, size: [c - (c == 1) for c in computed]),

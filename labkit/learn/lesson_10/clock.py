@@ -67,37 +67,29 @@ def step_time(work: StepWork, ahead: int = 0) -> float:
 # --- a GPU that a clock simulates, so that any machine can measure overlap ------------------------------
 
 NUM_STEPS = 40  # of a run
-BATCH_SIZE = 64
+BATCH_SIZE, ROUNDS = 64, 5
 LATE_SECONDS = 100e-6  # by which a sleep may end late
 
 
-class SimulatedGPU:
-    """A GPU that runs one step after another, all as long. It only says when tokens may be read."""
+@contextmanager
+def simulated_gpu(engine: InferenceEngine, step_us: float) -> Iterator[None]:
+    """Inside the block, a GPU runs the engine's steps, one after another, each `step_us` microseconds long.
+    It computes nothing, and only says when tokens may be read."""
+    free = 0.0  # when the last step that was launched ends
+    with ExitStack() as stack:
 
-    def __init__(self, step_us: float) -> None:
-        self.step_seconds = 1e-6 * step_us
-        self._free = 0.0  # when the last step that was launched ends
+        def starting(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
+            def start(*about: object) -> StepInFlight:
+                nonlocal free
+                step = inner(*about)
+                free = max(free, time.perf_counter()) + 1e-6 * step_us
+                stack.enter_context(replaced(step, "read", noting(partial(wait_until, free))))
+                return step
 
-    def synchronize(self) -> None:
-        """Wait until all steps that were launched have ended."""
-        wait_until(self._free)
+            return start
 
-    @contextmanager
-    def runs(self, engine: InferenceEngine) -> Iterator[None]:
-        """Inside the block, this GPU runs the engine's steps."""
-        with ExitStack() as stack:
-
-            def starting(inner: Callable[..., StepInFlight]) -> Callable[..., StepInFlight]:
-                def start(*about: object) -> StepInFlight:
-                    step = inner(*about)
-                    self._free = ends = max(self._free, time.perf_counter()) + self.step_seconds
-                    stack.enter_context(replaced(step, "read", noting(partial(wait_until, ends))))
-                    return step
-
-                return start
-
-            stack.enter_context(replaced(engine.decode_step, "start", starting))
-            yield
+        stack.enter_context(replaced(engine.decode_step, "start", starting))
+        yield
 
 
 def wait_until(moment: float) -> None:
@@ -111,38 +103,21 @@ def wait_until(moment: float) -> None:
             time.sleep(left - LATE_SECONDS)
 
 
-def time_simulated_steps(
-    engine: InferenceEngine, gpu_us: float, num_steps: int = NUM_STEPS, synchronize: bool = False
-) -> float:
-    """Seconds per step of an engine from `host_engine`, on a simulated GPU.
-
-    synchronize: after each step the clock waits for the GPU, as a careless benchmark does.
-    """
-    gpu = SimulatedGPU(gpu_us)
+def time_simulated_steps(engine: InferenceEngine, gpu_us: float, num_steps: int = NUM_STEPS) -> float:
+    """Seconds per step of an engine from `host_engine`, on a simulated GPU."""
     prompts = steady_prompts(engine.scheduler.config.max_batch_size, LENGTHS)
     room = BLOCK_SIZE - max(LENGTHS)
-    with gpu.runs(engine), steady_decode(engine, prompts, WARMUP_STEPS, room):
+    with simulated_gpu(engine, gpu_us), steady_decode(engine, prompts, WARMUP_STEPS, room):
         started = time.perf_counter()
         for _ in range(num_steps):
             engine.step()
-            if synchronize:
-                gpu.synchronize()
         return (time.perf_counter() - started) / num_steps
 
 
 def measure_simulated(
-    below: Rung,
-    rung: Rung,
-    parts: Mapping[str, Part],
-    gpu_us: float,
-    device: torch.device | str,
-    rounds: int = 5,
-    synchronize: bool = False,
+    below: Rung, rung: Rung, parts: Mapping[str, Part], gpu_us: float, device: torch.device | str
 ) -> Measured:
     """Time a step of the rung below, the reader's engine and the package's in turn, on a simulated GPU."""
     builds = three_engines(below, rung, parts, BATCH_SIZE, device)
-    measures = [
-        lambda build=build: time_simulated_steps(build(), gpu_us, synchronize=synchronize)
-        for build in builds.values()
-    ]
-    return Measured(BATCH_SIZE, dict(zip(builds, in_turn(measures, rounds), strict=True)))
+    measures = [lambda build=build: time_simulated_steps(build(), gpu_us) for build in builds.values()]
+    return Measured(BATCH_SIZE, dict(zip(builds, in_turn(measures, ROUNDS), strict=True)))

@@ -1,4 +1,4 @@
-"""Lesson 11: the exercises, and what a compiler makes of the kernel of the third."""
+"""Lesson 11: the exercises, and what a compiler makes of the kernel of the second."""
 
 import inspect
 import os
@@ -18,31 +18,6 @@ from labkit.kernels.triton_runtime import HAS_CUDA_GPU, early_launch, tl, triton
 from labkit.learn.exercise import BrokenContract, Exercise
 from labkit.learn.gates import Report
 from labkit.learn.gates.gate import proven
-from labkit.learn.lesson_11.simulated import Task, run
-
-
-def lanes_end(lanes: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
-    """When the last kernel of each lane ends. A kernel is (waits, bytes), in microseconds."""
-    tasks: list[Task] = []
-    for name, lane in enumerate(lanes):
-        for i, (waits, moves) in enumerate(lane):
-            tasks.append(Task(str(name), str(i), waits, moves, (len(tasks) - 1,) if i else ()))
-    ends = {span.lane: span.end for span in sorted(run(tasks), key=lambda span: span.end)}
-    return [int(ends.get(str(name), 0)) for name in range(len(lanes))]
-
-
-LANES_END = Exercise(
-    solution=lanes_end,
-    draw=lambda rng: {
-        "lanes": [
-            [(rng.randint(0, 6), rng.randint(1, 9)) for _ in range(rng.randint(0, 5))]
-            for _ in range(rng.randint(1, 3))
-        ]
-    },
-    contract="A kernel begins when the one before it in its lane has ended, and waits. Then it asks for "
-    "the memory, which serves one kernel at a time: the one that asked first, and of two that ask"
-    " at once the one of the earlier lane.",
-)
 
 
 def read_too_early(events: Sequence[tuple]) -> list[tuple[int, str]]:

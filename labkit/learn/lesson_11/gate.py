@@ -130,13 +130,6 @@ class InHalves(LanedDeviceStep):
         return [HalfStep(self, lane) for lane in lanes]
 
 
-class SharesAWorkspace(InHalves):
-    """Both halves launch with the first lane's kernels."""
-
-    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
-        return [HalfStep(self, lanes[0]), HalfStep(self, lanes[0])]
-
-
 class ForgetsTheJoin(InHalves):
     """The main stream goes on without the side stream's half."""
 
@@ -213,12 +206,6 @@ def beside_each_other(launches: list[StreamLaunch], num_rows: int) -> None:
             f"{num_rows} rows, with `least_rows` {LEAST_ROWS}, none is in the {empty} stream. The kernels "
             "wait for each other as on the rung below. A launch inside "
             "`with self.streams.launching_in(side):` is in the side stream, any other in the main stream."
-        )
-    begun = [launch.rows for launch in of_layers if launch.kernel == "embed"]
-    if sum(begun) != num_rows:
-        raise BrokenContract(
-            f"each half is launched once: of {num_rows} rows, {sum(begun)} went into the layers, in "
-            f"{len(begun)} launches. Call `first` and `second` once each, and return what they returned."
         )
     for first, second in ((here, there), (there, here)):
         waited_for = [launch for launch in first if second[0].is_behind(launch)]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import permutations
+from itertools import cycle, permutations
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,6 @@ from labkit.kernels import paged_attention_append_plain
 from labkit.kvcache import KVBlockManager
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Build, small_model
-from labkit.model import LanguageModel
 from labkit.results import TracedStep
 from labkit.show.lanes import Stretch
 from labkit.watch.launches import device_step_of, longest_possible
@@ -145,13 +144,14 @@ LENGTHS = (3, 9, 20, 13)  # tokens of the prompts: the next token of each has ro
 
 
 @contextmanager
-def steps_to_play(build: Build, model: LanguageModel | None = None) -> Iterator[LanedDeviceStep]:
+def steps_to_play(build: Build, num_layers: int = 2, **parts: Part) -> Iterator[LanedDeviceStep]:
     """Inside the block, an engine with the reader's part serves a batch; its step, for `play`."""
     engine: InferenceEngine = build(
-        model or small_model(),
+        model=small_model(num_layers),
         dtype=torch.float32,
         cache=CacheConfig(block_size=8, prefix_cache=False),
         scheduler=SchedulerConfig(max_batch_size=NUM_SLOTS, prefill_max_batch_size=NUM_SLOTS),
+        **parts,
     )
     prompts = steady_prompts(NUM_REQUESTS, LENGTHS)
     with steady_decode(engine, prompts, warmup_steps=1), torch.inference_mode():
@@ -273,26 +273,21 @@ def run(tasks: Sequence[Task]) -> list[Stretch]:
     return [span for span in spans if span.end > span.start]
 
 
-def layers_of(
-    build: Callable[..., InferenceEngine], layer: Sequence[KernelTimes], **parts: Part
-) -> list[Task]:
+def layers_of(build: Build, layer: Sequence[KernelTimes], **parts: Part) -> list[Task]:
     """The layers of a step as an engine with the reader's part launches them, with the times of a recorded
     layer.
 
     build: `here.build`. Keys and values take their rows' share of the time; weights take all of it in each
     half, as if the second found none of them in the GPU's cache. What stands around the layers takes no time.
     """
-    with steps_to_play(
-        lambda model, **settings: build(model=model, **parts, **settings), small_model(NUM_LAYERS)
-    ) as step:
+    with steps_to_play(build, NUM_LAYERS, **parts) as step:
         *_, launches = play(step, NUM_ROWS)
-    seen: Counter[tuple[str, str]] = Counter()
+    names = {times.name for times in layer}
+    in_stream = {"main": cycle(layer), "side": cycle(layer)}
     tasks = []
     for launch in launches:
-        same = [times for times in layer if times.name == launch.kernel]
-        same = same or [KernelTimes(launch.kernel, 0.0, 0.0, 0.0)]
-        times = same[seen[launch.stream, launch.kernel] % len(same)]  # two products of a layer have one name
-        seen[launch.stream, launch.kernel] += 1
+        is_timed = launch.kernel in names
+        times = next(in_stream[launch.stream]) if is_timed else KernelTimes(launch.kernel, 0.0, 0.0, 0.0)
         bytes_us = times.weights_us + times.cache_us * launch.rows / NUM_ROWS
         after = tuple(number - 1 for number in launch.waits_for if number > 0)  # the step before was 0
         tasks.append(Task(launch.stream, launch.kernel, times.waits_us, bytes_us, after))

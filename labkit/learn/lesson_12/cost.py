@@ -66,12 +66,10 @@ def traffic_table(draws: Mapping[str, DrawFunction], batch_size: int = 2) -> pd.
     for manner in MANNERS:
         seen = {name: traffic(draw, large_batch(manner, batch_size)) for name, draw in draws.items()}
         rows[manner] = {
-            **{f"sorts: {name}": of.sorts for name, of in seen.items()},
-            **{f"MB per row: {name}": f"{of.num_bytes / batch_size / 1e6:.1f}" for name, of in seen.items()},
+            **{("sorts", name): of.sorts for name, of in seen.items()},
+            **{("MB per row", name): f"{of.num_bytes / batch_size / 1e6:.1f}" for name, of in seen.items()},
         }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.columns = pd.MultiIndex.from_tuples([tuple(name.split(": ")) for name in table.columns])
-    return table
+    return pd.DataFrame(rows).T
 
 
 def measure(

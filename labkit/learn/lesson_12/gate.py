@@ -27,21 +27,6 @@ class Case(NamedTuple):
     hint: str
 
 
-def random_rows(vocab_size: int = 300) -> tuple[Row, ...]:
-    """A mixed batch of rows like those of a model."""
-    generator = torch.Generator().manual_seed(12)
-    ways = (
-        (0.0, 5, 0.5),
-        (0.8, 0, 1.0),
-        (0.8, 0, 0.95),
-        (1.3, 40, 1.0),
-        (0.7, 50, 0.9),
-        (1.1, 400, 1.0),
-    )
-    logits = (3 * torch.randn(len(ways), vocab_size, generator=generator)).tolist()
-    return tuple(Row(tuple(each), *way) for each, way in zip(logits, ways, strict=True))
-
-
 STEPS = (0.5, -1.0, 2.0, 1.0, 0.0)  # logits that are all different
 BELOW_MINUS_1 = -1.0 - 2.0**-23  # the float32 next to -1
 NEVER = -200.0  # a logit whose probability is 0
@@ -108,12 +93,6 @@ CASES = (
         (Row((0.0,) * 6, 1.0, top_p=0.5), Row((*[0.0] * 5, NEVER), 1.0, top_p=0.8)),
         ROUNDED_ONCE,
     ),
-    Case(
-        "rows of any kind draw the tokens of the rung below",
-        random_rows(),
-        "The batch has every kind of row, of 300 tokens. Top-k is off at 0 and at more than there are, and "
-        "top-p at 1.",
-    ),
 )
 MANY_TIES = Case(  # a sort need not keep their order
     AT_THE_LIMIT, (Row((0.0,) * 60, 1.0, top_p=0.9),), f"Six of the 60 equal tokens go. {ROUNDED_ONCE}"
@@ -137,9 +116,9 @@ def rows_are_drawn(build: Build) -> None:
 
 
 def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
-    """Raise BrokenContract if a sampler draws other tokens in a case, or changes the logits."""
+    """Raise BrokenContract if a sampler draws other tokens in a case."""
     batch = Batch.of(case.rows * NUMBERS_EACH, device)
-    numbers, expected, logits = batch.numbers.tolist(), batch.drawn(), batch.logits.clone()
+    numbers, expected = batch.numbers.tolist(), batch.drawn()
     batch.give(draw)
     pairs = zip(batch.token_ids.tolist(), expected.tolist(), strict=True)
     for row, (token_id, wanted) in enumerate(pairs):
@@ -148,16 +127,12 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
                 f"{case.contract}: row {row} of {len(numbers)} is token {token_id}, expected {wanted}. "
                 f"{case.hint} The row: {batch.rows[row]}; its random number is {numbers[row]:.4f}."
             )
-    if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
-        raise BrokenContract(
-            "logits are only read, but the call has changed them. Write into a copy, as `scores` is one."
-        )
 
 
 def nothing_is_sorted(build: Build) -> None:
     """Raise BrokenContract for an operator that sorts, or that the host must wait for."""
     draw, device = sampler_of(build)
-    batch = Batch.of(CASES[-1].rows, device)
+    batch = Batch.of(MANY_TIES.rows, device)
     with LaunchRecorder() as seen:
         batch.give(draw)
     names = [launch.name.removeprefix("aten.") for launch in seen.launches]

@@ -29,11 +29,6 @@ class Row(NamedTuple):
     top_k: int = 0
     top_p: float = 1.0
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether it asks for top-k or top-p, if it draws at all."""
-        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1)
-
     def __str__(self) -> str:
         filters = f"temperature {self.temperature:g}, top-k {self.top_k}, top-p {self.top_p:g}"
         shown = ", ".join(f"{logit:.3g}" for logit in self.logits[:8])
@@ -63,7 +58,7 @@ class Batch:
         ]
         columns = zip(NOBODYS, *draw_with[::-1], NOBODYS, strict=True)
         state = SamplingState(*(torch.from_numpy(np.array(column)).to(device) for column in columns))
-        is_filtered = any(row.is_filtered for row in rows)
+        is_filtered = any(row.temperature > 0 and (row.top_k > 0 or row.top_p < 1) for row in rows)
         return cls(tuple(rows), logits, sample_greedy(logits), slots, last_token_ids, state, is_filtered)
 
     @property

@@ -1,12 +1,10 @@
-"""Lesson 13: the exercises."""
+"""Lesson 13: the exercise."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
 from labkit.learn.exercise import Exercise
-
-# --- whose row is it ----------------------------------------------------------------------------------------
 
 
 def whose_row(starts: Sequence[int], context_lens: Sequence[int], row: int) -> tuple[int, int] | None:
@@ -31,29 +29,4 @@ WHOSE_ROW = Exercise(
     draw=draw_row,
     contract="Prompt p has the rows starts[p] to starts[p + 1] - 1, possibly none. Its first row is its "
     "token context_lens[p]. A row after all prompts belongs to none: None.",
-)
-
-# --- in which chunk a prompt ends ---------------------------------------------------------------------------
-
-
-def last_chunks(lengths: Sequence[int], max_tokens: int) -> list[int]:
-    """The number of the chunk, from 1, that computes each prompt's last token."""
-    numbers, total = [], 0
-    for length in lengths:
-        total += length
-        numbers.append(-(-total // max_tokens))
-    return numbers
-
-
-def draw_lengths(rng: Random) -> dict[str, object]:
-    """Draw arguments of `last_chunks`."""
-    lengths = [rng.choice([1, 2, 3, 4, 8, 9, 30]) for _ in range(rng.randint(0, 6))]
-    return {"lengths": lengths, "max_tokens": rng.choice([1, 3, 4, 8, 64])}
-
-
-LAST_CHUNKS = Exercise(
-    solution=last_chunks,
-    draw=draw_lengths,
-    contract="Chunks are filled without a gap, in the order of the prompts, so count the tokens up to a "
-    "prompt's last one.",
 )

@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch._ops import OpOverload
 
 from labkit.bench.limit import on_paper
 from labkit.bench.loads import Asked, make_load
@@ -18,8 +17,8 @@ from labkit.model import GPT2Config, LanguageModel
 from labkit.model.checkpoint import random_network
 from labkit.model.tokenizer import WordTokenizer
 from labkit.show import JoinStep
-from labkit.watch.operators import OperatorMode, storage
-from labkit.watch.replaced import noting, replaced
+from labkit.watch import LaunchRecorder, noting, replaced
+from labkit.watch.operators import storage
 
 # --- the steps of an engine, counted: what each computes, and who gets a token in it -------------------
 
@@ -168,19 +167,6 @@ def ragged_load(model: LanguageModel, num_requests: int, max_new_tokens: int) ->
 # --- what a join costs ---------------------------------------------------------------------------------
 
 
-class Stores(OperatorMode):
-    """Counts the operators that write into one of these tensors."""
-
-    def __init__(self, *written: Tensor) -> None:
-        super().__init__()
-        self.count = 0
-        self._written = {storage(tensor) for tensor in written}
-
-    def on_operator(self, func: OpOverload, args: tuple, kwargs: dict, out: object) -> None:
-        is_in_place = func.overloadpacket.__name__.endswith("_")
-        self.count += is_in_place and storage(args[0]) in self._written
-
-
 def num_stores(engine: InferenceEngine, asked: Asks) -> int:
     """How often keys and values are stored when these requests join an empty engine together: by operators of
     the padded prefill, or by calls of the packed one's kernel, whose plain twin has several."""
@@ -191,9 +177,11 @@ def num_stores(engine: InferenceEngine, asked: Asks) -> int:
         with replaced(attention, "kv_append", noting(lambda *stored, **_: calls.append(stored))):
             engine.step()
         return len(calls)
-    with Stores(engine.kv_manager.k_cache, engine.kv_manager.v_cache) as stores:
+    with LaunchRecorder() as seen:
         engine.step()
-    return stores.count
+    caches = {storage(engine.kv_manager.k_cache), storage(engine.kv_manager.v_cache)}
+    in_place = [launch for launch in seen.launches if launch.name.endswith("_")]
+    return sum(storage(launch.args[0]) in caches for launch in in_place)
 
 
 def weight_megabytes(chunk_sizes: Sequence[int], prompt_len: int) -> dict[int, tuple[int, float]]:

@@ -1,4 +1,4 @@
-"""Lesson 14: what a reader's cache of blocks is made from, and caches that are wrong in one thing."""
+"""Lesson 14: what a reader's cache of blocks is made from, and a cache that mixes texts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -128,7 +128,7 @@ class BlockCache:
         return bool(entries)
 
 
-# --- broken in one thing -------------------------------------------------------------------------------
+# --- broken on purpose ---------------------------------------------------------------------------------
 
 
 class TrustsTheKey(BlockCache):
@@ -141,39 +141,6 @@ class TrustsTheKey(BlockCache):
                 break
             found.append(self.entries[key])
         return found
-
-
-class KeepsTheLast(BlockCache):
-    """Keeps the last block of a text, too, which is not full."""
-
-    def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
-        parent = None
-        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
-            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
-            if entry.parent is not parent or entry.token_ids != block:
-                return
-            parent = entry
-
-
-class ParentsFirst(BlockCache):
-    """Evicts the least recently used block, whatever follows it."""
-
-    def evict_one(self) -> bool:
-        for entry in self:
-            if self.num_holders(entry) == 1:
-                self.drop(entry)
-                return True
-        return False
-
-
-class TakesWhatIsUsed(BlockCache):
-    """Evicts a block although a request holds it."""
-
-    def num_holders(self, entry: CachedBlock) -> int:
-        return 1
-
-
-ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
 
 
 def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:

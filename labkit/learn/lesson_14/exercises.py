@@ -1,43 +1,9 @@
-"""Lesson 14: the exercises."""
+"""Lesson 14: the exercise."""
 
 from collections.abc import Sequence
 from random import Random
 
 from labkit.learn.exercise import Exercise
-
-Block = tuple[str, str | None, int]  # its name, its parent's, and when it was used last
-
-# --- which block goes ------------------------------------------------------------------------------------
-
-
-def which_goes(blocks: Sequence[Block], in_use: Sequence[str]) -> str | None:
-    """The least recently used block that no request holds and that is no other's parent; None if all are."""
-    parents = {parent for _, parent, _ in blocks}
-    may_go = [(used, name) for name, _, used in blocks if name not in parents and name not in in_use]
-    return min(may_go)[1] if may_go else None
-
-
-def draw_blocks(rng: Random) -> dict[str, object]:
-    """Draw arguments of `which_goes`: chains that part, in any order."""
-    names = list("abcdefgh")[: rng.randint(1, 8)]
-    times = rng.sample(range(1, 30), len(names))
-    blocks: list[Block] = []
-    for place, (name, used) in enumerate(zip(names, times, strict=True)):
-        parent = rng.choice([None, *names[:place]])
-        blocks.append((name, parent, used))
-    rng.shuffle(blocks)
-    in_use = [name for name in names if rng.random() < 0.3]
-    return {"blocks": blocks, "in_use": in_use}
-
-
-WHICH_GOES = Exercise(
-    solution=which_goes,
-    draw=draw_blocks,
-    contract="Of the blocks that are no block's parent and that no request holds, the one used longest ago"
-    " goes. None if there is none.",
-)
-
-# --- what is computed ------------------------------------------------------------------------------------
 
 
 def tokens_computed(texts: Sequence[Sequence[int]], block_size: int) -> list[int]:
