@@ -16,12 +16,10 @@ IN_PROPORTION = "[max(1, at_once * n // max(1, sum(pieces))) for n in pieces]"
 MISTAKES = [
     (PACK, "ids[first : first + count]", "ids[:count]", "prompts of [5] tokens, of which [3] are computed"),
     (PACK, "starts.append(len(token_ids))", "starts.append(len(token_ids) - 1)", "make that many rows of"),
-    (PACK, "range(first, first + count)", "range(count)", "row 0 has position 0, expected position 3"),
     (PACK, "batching=MyRows", FUNCTION, ""),
     (SHARE, EACH, BACKWARDS, "`share_out` gave [0, 3, 4]: the oldest prompt gets all that it has left"),
     (SHARE, "min(left, max_tokens - sum(counts))", "max_tokens - sum(counts)", "`share_out` returned [16]."),
     (SHARE, "sum(counts)", "sum(num_left[: len(counts)])", "`share_out` returned [5, 2, -1]."),
-    (SHARE, "min(left, max_tokens - sum(counts))", "left", "no chunk is above its budget found"),
     (SHARES, f"return {COUNTS}", "return [max(1, n) for n in pieces]", "all shares run at once"),
     (SHARES, f"return {COUNTS}", f"return {IN_PROPORTION}", "expected [1, 1"),
     (SHARES, f"return {COUNTS}", "return [-(-n // size) for n in pieces]", "also one without tokens"),
