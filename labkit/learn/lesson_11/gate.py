@@ -130,6 +130,13 @@ class InHalves(LanedDeviceStep):
         return [HalfStep(self, lane) for lane in lanes]
 
 
+class SharesAWorkspace(InHalves):
+    """Both halves launch with the first lane's kernels."""
+
+    def make_halves(self, lanes: Sequence[Lane]) -> Sequence[FusedDeviceStep]:
+        return [HalfStep(self, lanes[0]), HalfStep(self, lanes[0])]
+
+
 class ForgetsTheJoin(InHalves):
     """The main stream goes on without the side stream's half."""
 

@@ -116,9 +116,9 @@ def rows_are_drawn(build: Build) -> None:
 
 
 def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
-    """Raise BrokenContract if a sampler draws other tokens in a case."""
+    """Raise BrokenContract if a sampler draws other tokens in a case, or changes the logits."""
     batch = Batch.of(case.rows * NUMBERS_EACH, device)
-    numbers, expected = batch.numbers.tolist(), batch.drawn()
+    numbers, expected, logits = batch.numbers.tolist(), batch.drawn(), batch.logits.clone()
     batch.give(draw)
     pairs = zip(batch.token_ids.tolist(), expected.tolist(), strict=True)
     for row, (token_id, wanted) in enumerate(pairs):
@@ -127,6 +127,10 @@ def check_case(case: Case, draw: DrawFunction, device: torch.device) -> None:
                 f"{case.contract}: row {row} of {len(numbers)} is token {token_id}, expected {wanted}. "
                 f"{case.hint} The row: {batch.rows[row]}; its random number is {numbers[row]:.4f}."
             )
+    if not torch.equal(batch.logits.nan_to_num(), logits.nan_to_num()):
+        raise BrokenContract(
+            "logits are only read, but the call has changed them. Write into a copy, as `scores` is one."
+        )
 
 
 def nothing_is_sorted(build: Build) -> None:

@@ -1,17 +1,23 @@
-"""Lesson 13: chunks of prompts, and the texts that a wrong one makes."""
+"""Lesson 13: chunks of prompts, and texts that are made of them by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
-from unittest.mock import patch
 
-from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig, packed_chunk
+import torch
+from torch import Tensor
+
+from labkit.engine import CacheConfig, InferenceEngine
+from labkit.engine.packed_chunk import Chunk
 from labkit.engine.packed_prefill import MakeChunk
+from labkit.engine.step.chunk import PackedAttention
+from labkit.kernels import PackedRows, kv_append_packed_plain, packed_attention_plain
 from labkit.ladder import LADDER
 from labkit.learn.answers import plain
 from labkit.learn.exercise import BrokenContract
 from labkit.model import LanguageModel
 
-# --- the chunk that the reader's part is built on ----------------------------------------------------------
+# --- the chunk that the reader's part is built on, and chunks that break one of its contracts ----------
 
 TokenIds = Sequence[int]
 
@@ -71,7 +77,31 @@ def all_to_first(num_left: Sequence[int], max_tokens: int) -> list[int]:
     return [min(left, max_tokens) if p == chosen else 0 for p, left in enumerate(num_left)]
 
 
-# --- a chunk with a bug, and what it makes of texts --------------------------------------------------------
+# --- chunks with a bug ------------------------------------------------------------------------------------
+
+
+class BeginsAtZero(InRows):
+    """Positions begin at 0 in each chunk, even if a prompt goes on in it."""
+
+    def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
+        packed = super().pack(prompts, num_computed, counts)
+        return packed._replace(positions=[i for count in counts for i in range(count)])
+
+
+class BeginsOneEarly(InRows):
+    """Each prompt except the first begins one row early, with a token of the one before."""
+
+    def pack(self, prompts: Sequence[TokenIds], num_computed: Sequence[int], counts: Sequence[int]) -> Packed:
+        packed = super().pack(prompts, num_computed, counts)
+        first, *inner, last = packed.starts
+        return packed._replace(starts=[first, *(max(0, start - 1) for start in inner), last])
+
+
+class OverBudget(InRows):
+    """Takes all tokens that are left, however little room there is."""
+
+    def share_out(self, num_left: Sequence[int], max_tokens: int) -> Sequence[int]:
+        return num_left
 
 
 class GoesBack(InRows):
@@ -81,20 +111,55 @@ class GoesBack(InRows):
         return super().pack(prompts, [max(0, done - 1) for done in num_computed], counts)
 
 
-def unchecked_texts(
+# --- a model's tokens from chunks alone, without an engine: what a wrong chunk makes of texts ----------
+
+BLOCK_SIZE = 8
+
+
+def texts_by_hand(
     model: LanguageModel, make_chunk: MakeChunk, prompts: Sequence[str], max_tokens: int, num_new: int
 ) -> list[str]:
-    """How an engine goes on with each prompt, greedily, that counts the tokens of a chunk, `max_tokens` at
-    most, and does not look at which ones they are."""
-    engine = InferenceEngine(
-        model,
-        LADDER["13"].options,
-        device=model.network.device,
-        dtype=model.network.dtype,
-        cache=CacheConfig(prefix_cache=False),
-        scheduler=SchedulerConfig(prefill_max_tokens=max_tokens),
-        parts={"batching": make_chunk},
-    )
-    with patch.object(packed_chunk, "_is_list", lambda made, expected: len(made) == len(expected)):
-        completions = engine.generate(prompts, SamplingParams(num_new, stop_on_eos=False))
-    return [completion.text for completion in completions]
+    """How the model goes on with each prompt, greedily, computed in chunks of `max_tokens` tokens at most: a
+    wrong one as it is, which the engine would refuse. A new token of each prompt is a chunk, too."""
+    texts = [list(model.tokenizer.encode(prompt)) for prompt in prompts]
+    num_first, num_computed = [len(ids) for ids in texts], [0] * len(texts)
+    compute = by_hand(model, len(texts), max(num_first) + max_tokens + num_new)
+    last_logits = torch.zeros(len(texts), model.config.vocab_size)
+    while any(len(ids) > done for ids, done in zip(texts, num_computed, strict=True)):
+        chunk = make_chunk(texts, list(num_computed), max_tokens)
+        logits = compute(chunk)
+        due = InRows(texts, num_computed, max_tokens).starts
+        # A chunk of all tokens that are due counts as that, wherever it says that its prompts begin.
+        starts = due if len(chunk.token_ids) == due[-1] else chunk.starts
+        for p, (first, end) in enumerate(pairwise(starts)):
+            num_computed[p] += end - first
+            if end > first:
+                last_logits[p] = logits[p]
+    for _ in range(num_new):
+        for ids, token_id in zip(texts, last_logits.argmax(dim=-1).tolist(), strict=True):
+            ids.append(token_id)
+        last_logits = compute(InRows(texts, [len(ids) - 1 for ids in texts], len(texts)))
+    return [model.tokenizer.decode(ids[first:]) for ids, first in zip(texts, num_first, strict=True)]
+
+
+def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable[[Chunk], Tensor]:
+    """What computes a chunk: the logits [P, V] after the last row of each prompt. Keys and values go to a
+    paged cache, in which prompt p has the p-th run of blocks, with room for so many tokens."""
+    network, each = model.network, -(-num_tokens // BLOCK_SIZE)
+    cache = CacheConfig(BLOCK_SIZE, each * num_prompts, prefix_cache=False)
+    options, placed = LADDER["13"].options, {"device": network.device, "dtype": network.dtype}
+    pool = InferenceEngine(model, options, cache=cache, **placed).kv_manager
+    attention = PackedAttention(pool, packed_attention_plain, kv_append_packed_plain)
+    tables = torch.arange(each * num_prompts, device=network.device).int().view(-1, each)
+
+    @torch.inference_mode()
+    def compute(chunk: Chunk) -> Tensor:
+        token_ids, positions, starts, context_lens = (
+            torch.tensor(list(numbers), device=network.device)
+            for numbers in (chunk.token_ids, chunk.positions, chunk.starts, chunk.context_lens)
+        )
+        attention.begin(PackedRows(starts.int(), context_lens.int(), tables))
+        hidden = network(token_ids[None], positions[None], attention)
+        return network.lm_head(hidden[0, (starts[1:] - 1).clamp(min=0)]).cpu()
+
+    return compute

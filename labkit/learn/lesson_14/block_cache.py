@@ -143,6 +143,20 @@ class TrustsTheKey(BlockCache):
         return found
 
 
+class ParentsFirst(BlockCache):
+    """Evicts the least recently used block, whatever follows it."""
+
+    def evict_one(self) -> bool:
+        for entry in self:
+            if self.num_holders(entry) == 1:
+                self.drop(entry)
+                return True
+        return False
+
+
+ALL = (TrustsTheKey, ParentsFirst)
+
+
 def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:
     """The same cache with a poor hash: a block's key is its number in its text, so that all texts collide."""
 

@@ -25,6 +25,7 @@ MISTAKES = [
     (DRAW, " & (token_ids >= 0)", "", "a row without finite logits has no token"),
     (DRAW, "draws + 1", "draws + 2", "other moves and this"),
     (DRAW, COUNT, f"{COUNT}\n    logits[temperatures > 0].sum()", "the sampler asked for `index`"),
+    (DRAW, "scaled(logits, temperatures)", "logits.copy_(scaled(logits, temperatures))", "are only read"),
     (TOP_K, LIMITS, f"{LIMITS}\n    limits = (limits - 1).clamp(min=0)", "top-k keeps the k of largest"),
     (TOP_K, "keys < cuts[:, None]", "keys < cuts[:, None] - 1", "top-k keeps the k of largest"),
     (TOP_K, KEYS, BY_RANK, "a tie with the k-th is kept"),

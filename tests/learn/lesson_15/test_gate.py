@@ -4,6 +4,7 @@ import pytest
 from gate_tests import mistake_tests
 from skeletons import steps_of
 
+from labkit.learn.lesson_15 import gate
 from labkit.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -38,3 +39,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)
+
+
+def test_a_step_with_a_mistake_makes_other_tokens():
+    assert gate.check_step(gate.DealtOut).text.startswith("step breaks a contract: tokens are transformers'")
