@@ -143,6 +143,18 @@ class TrustsTheKey(BlockCache):
         return found
 
 
+class KeepsTheLast(BlockCache):
+    """Keeps the last block of a text, too, which is not full."""
+
+    def keep(self, token_ids: Sequence[int], block_ids: Sequence[int]) -> None:
+        parent = None
+        for (key, block), block_id in zip(self.blocks_of(token_ids), block_ids, strict=False):
+            entry = self.entries.get(key) or self.add(key, parent, block, block_id)
+            if entry.parent is not parent or entry.token_ids != block:
+                return
+            parent = entry
+
+
 class ParentsFirst(BlockCache):
     """Evicts the least recently used block, whatever follows it."""
 
@@ -154,7 +166,14 @@ class ParentsFirst(BlockCache):
         return False
 
 
-ALL = (TrustsTheKey, ParentsFirst)
+class TakesWhatIsUsed(BlockCache):
+    """Evicts a block although a request holds it."""
+
+    def num_holders(self, entry: CachedBlock) -> int:
+        return 1
+
+
+ALL = (TrustsTheKey, KeepsTheLast, ParentsFirst, TakesWhatIsUsed)
 
 
 def with_keys_by_place(part: type[BlockCache]) -> type[BlockCache]:
