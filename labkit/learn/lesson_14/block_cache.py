@@ -1,4 +1,4 @@
-"""Lesson 14: what a reader's cache of blocks is made from, and a cache that mixes texts."""
+"""Lesson 14: what a reader's cache of blocks is made from, and caches that are wrong in one thing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -128,7 +128,7 @@ class BlockCache:
         return bool(entries)
 
 
-# --- broken on purpose ---------------------------------------------------------------------------------
+# --- broken in one thing -------------------------------------------------------------------------------
 
 
 class TrustsTheKey(BlockCache):
