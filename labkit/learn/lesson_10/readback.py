@@ -35,8 +35,10 @@ class OneInFlight(ReadOneBehind):
         """
         in_flight = frozenset(step.sessions)
         going_on = self.going_on(dict(running), in_flight)  # a copy: who is taken out of it runs on
-        can_launch = going_on and self._can_launch(going_on.values(), in_flight)
-        return self.decode_step.launch(going_on) if can_launch else None
+        sessions, decode_step = going_on.values(), self.decode_step
+        has_room = sum(s.next_token_takes_block for s in sessions) <= decode_step.kv_manager.num_free_blocks
+        is_known = all(decode_step.slots.knows(s) for s in sessions if s in in_flight)
+        return decode_step.launch(going_on) if going_on and has_room and is_known else None
 
     def read(self, step: StepInFlight, running: RunningRequests) -> Sequence[int | None]:
         """Wait for the step's tokens. If that fails, it is undone, and so is the step after it."""
