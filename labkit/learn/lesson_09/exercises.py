@@ -1,4 +1,4 @@
-"""Lesson 09: the exercises on joining partial softmaxes and on folding a LayerNorm."""
+"""Lesson 09's exercise: joining partial softmaxes."""
 
 import math
 from random import Random
@@ -43,45 +43,4 @@ JOIN = Exercise(
     contract="Bring both parts, acc and total, to the larger of the two largest scores: multiply by "
     "exp(its largest - the larger), which is 0 for a part without tokens. Then add them up, and "
     "return that score with them.",
-)
-
-
-def fold(
-    norm_weight: list[float],
-    norm_bias: list[float],
-    weight: list[list[float]],
-    bias: list[float] | None,
-    unit: float,
-) -> tuple[list[list[float]], list[float], list[float]]:
-    """The folded weight, its column sums and the folded bias of a LayerNorm and the linear layer behind it:
-    `fold_layer_norm` of lists. A weight is stored as a multiple of `unit`."""
-    folded = [[round(w * g / unit) * unit for w, g in zip(row, norm_weight, strict=True)] for row in weight]
-    folded_bias = [sum(w * b for w, b in zip(row, norm_bias, strict=True)) for row in weight]
-    if bias is not None:
-        folded_bias = [f + b for f, b in zip(folded_bias, bias, strict=True)]
-    return folded, [sum(row) for row in folded], folded_bias
-
-
-def draw_layer(rng: Random) -> dict[str, object]:
-    """Draw a LayerNorm and the linear layer behind it, of any shape, with a bias or without."""
-    num_outputs, num_inputs = rng.randint(1, 4), rng.randint(1, 4)
-
-    def numbers(size: int) -> list[float]:
-        return [rng.randint(-8, 8) / 4 for _ in range(size)]
-
-    return {
-        "norm_weight": numbers(num_inputs),
-        "norm_bias": numbers(num_inputs),
-        "weight": [numbers(num_inputs) for _ in range(num_outputs)],
-        "bias": rng.choice([None, numbers(num_outputs)]),
-        "unit": rng.choice([1 / 1024, 0.25, 1.0]),
-    }
-
-
-FOLD = Exercise(
-    solution=fold,
-    draw=draw_layer,
-    contract="Column k of the weight is multiplied by norm_weight[k] and rounded to multiples of `unit`; "
-    "the sums are those of its rows. The original weight times norm_bias is added to the bias, if"
-    " there is one.",
 )
