@@ -21,20 +21,6 @@ def as_solved(name, change):
     return lambda *given: change(EXERCISES[name].solution(*given), *given)
 
 
-def write_one_by_one(lengths, blocks, write):
-    for block in blocks:
-        write([lengths[block]])
-        lengths[block] += 1
-
-
-def count_before_the_write(lengths, blocks, write):
-    slots = []
-    for block in blocks:
-        slots.append(int(lengths[block]))
-        lengths[block] += 1
-    write(slots)
-
-
 def wait_for_each_copy(messages, buffers, copy):
     for i, message in enumerate(messages):
         buffers[i % 2][: len(message)] = message
@@ -45,11 +31,6 @@ def wait_for_none(messages, buffers, copy):
     for i, message in enumerate(messages):
         buffers[i % 2][: len(message)] = message
         copy(buffers[i % 2], len(message))
-
-
-def join_without_rescaling(so_far, part):
-    acc = [x + y for x, y in zip(so_far[2], part[2], strict=True)]
-    return max(so_far[0], part[0]), so_far[1] + part[1], acc
 
 
 # Likely mistakes in each: a second one where it is refused by another call, or with another sentence.
@@ -71,10 +52,7 @@ WRONG = {
             ids[b] * strides[0] + h * strides[1] + slot * strides[2] + d for d in range(BLOCK_D)
         ],
     ],
-    "append_tokens": [write_one_by_one, count_before_the_write],
     "send_all": [wait_for_each_copy, wait_for_none],
-    "choose_sizes": [lambda load, count: sorted(load)[-count:]],
-    "join": [join_without_rescaling],
     "deliver": [
         as_solved(
             "deliver",
