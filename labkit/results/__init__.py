@@ -23,7 +23,7 @@ from labkit.results.files import (
     load_all,
     load_gpu_tests,
 )
-from labkit.results.host_time import HostTime, HostTimeRecord, slope_us
+from labkit.results.host_time import HostTime, HostTimeRecord
 from labkit.results.kernels import AppendTime, AttentionTime
 from labkit.results.peers import LoadsRecord, PeersRecord
 from labkit.results.profiles import DeviceTimeRecord, ProfiledStep, StepProfile, TracedStep

@@ -1,6 +1,5 @@
 """What a decode step costs the host, with the model taken out."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median
@@ -51,17 +50,6 @@ class HostTime:
     def layer_us(self) -> float:
         """Microseconds of tables and append per layer and step, the median."""
         return median_us(np.add(self.tables_seconds, self.append_seconds) / self.num_layers)
-
-
-def slope_us(times: Sequence[HostTime]) -> float | None:
-    """Microseconds that one more request adds to a step: least squares over the larger half of the batch
-    sizes, where the fixed cost of a step no longer hides it. None with fewer than two sizes there.
-    """
-    ordered = sorted(times, key=lambda time: time.batch_size)
-    larger = ordered[len(ordered) // 2 :] if len(ordered) > 2 else ordered
-    if len(larger) < 2:
-        return None
-    return float(np.polyfit([t.batch_size for t in larger], [t.step_us for t in larger], 1)[0])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from importlib import import_module
 
 import pytest
-import torch
 
 from labkit.learn import Exercise, not_attempted
 from labkit.paths import ROOT
@@ -22,20 +21,6 @@ def as_solved(name, change):
     return lambda *given: change(EXERCISES[name].solution(*given), *given)
 
 
-def write_one_by_one(lengths, blocks, write):
-    for block in blocks:
-        write([lengths[block]])
-        lengths[block] += 1
-
-
-def count_before_the_write(lengths, blocks, write):
-    slots = []
-    for block in blocks:
-        slots.append(int(lengths[block]))
-        lengths[block] += 1
-    write(slots)
-
-
 def wait_for_each_copy(messages, buffers, copy):
     for i, message in enumerate(messages):
         buffers[i % 2][: len(message)] = message
@@ -48,60 +33,11 @@ def wait_for_none(messages, buffers, copy):
         copy(buffers[i % 2], len(message))
 
 
-def store_in_the_first_layer(k_cache, block_table, context_lens, keys):
-    B = len(context_lens)
-    size = k_cache.shape[3]
-    for b in range(B):
-        if context_lens[b] >= 0:
-            n = int(context_lens[b])
-            k_cache[0, block_table[b, n // size], :, n % size] = keys[0, b]
-
-
-def store_old_keys_at_pads(k_cache, block_table, context_lens, keys):
-    """A live request may have its first token where padding points to."""
-    size, lens = k_cache.shape[3], context_lens.clamp(min=0).long()
-    at = (slice(None), block_table[torch.arange(len(lens)), lens // size].long(), slice(None), lens % size)
-    is_live = (context_lens >= 0)[:, None, None, None]
-    k_cache[at] = torch.where(is_live, keys.transpose(0, 1), k_cache[at])
-
-
-def move_new_tensors(slots, slot_mapping, token_ids):
-    slots.context_lens = slots.context_lens.clone()
-    slots.context_lens[slot_mapping] += 1
-
-
-def move_all(slots, slot_mapping, token_ids):
-    slots.context_lens += 1
-    slots.last_token_ids[slot_mapping] = token_ids.clamp(min=0)
-
-
-def join_without_rescaling(so_far, part):
-    acc = [x + y for x, y in zip(so_far[2], part[2], strict=True)]
-    return max(so_far[0], part[0]), so_far[1] + part[1], acc
-
-
 # Likely mistakes in each: a second one where it is refused by another call, or with another sentence.
 WRONG = {
     "kernel_begins": [lambda issued, us: [max(t, us * i) for i, t in enumerate(issued)]],
     "step_time": [
         lambda kernels, host, gpu, read: kernels * (host + gpu) if read else kernels * max(host, gpu)
-    ],
-    "locate": [
-        lambda position, table, size: (position // size, position % size),
-        lambda position, table, size: (table[position // 4], position % 4),
-    ],
-    "blocks_taken": [
-        lambda tokens, shared, size: int(tokens % size == 0),
-        lambda tokens, shared, size: int(shared or tokens % size == 0) + int(shared and tokens % size == 0),
-    ],
-    "break_the_row": [
-        lambda ids, free: [("append", free[0])],
-        lambda ids, free: [("replace_last", free[0]), ("replace_last", ids[-1])],
-    ],
-    "blocks_for_a_step": [
-        lambda last, lengths, holders, size: sum(
-            n in (0, size) or h > 1 for n, h in zip(lengths, holders, strict=True)
-        )
     ],
     "plan": [
         lambda *_: None,
@@ -116,29 +52,7 @@ WRONG = {
             ids[b] * strides[0] + h * strides[1] + slot * strides[2] + d for d in range(BLOCK_D)
         ],
     ],
-    "full_batch_steps": [
-        lambda positions, left, size: max(left) * (len(set(positions)) == 1),
-        lambda positions, left, size: min(left) * (len({p % size for p in positions}) == 1),
-    ],
-    "slot_mapping": [as_solved("slot_mapping", lambda mapping, *_: [max(0, slot) for slot in mapping])],
-    "append_tokens": [write_one_by_one, count_before_the_write],
     "send_all": [wait_for_each_copy, wait_for_none],
-    "next_places": [
-        lambda tables, lens, mapping, size: [(tables[s][lens[s] // size], lens[s] % size) for s in mapping],
-        lambda tables, lens, mapping, size: [
-            None if n < 0 else (tables[s][n // size], n % size) for s, n in enumerate(lens[: len(mapping)])
-        ],
-    ],
-    "append_all_layers": [store_in_the_first_layer, store_old_keys_at_pads],
-    "blocks_needed": [
-        lambda sequences, holders, size: sum(n % size == 0 or holders[last] > 1 for n, last in sequences)
-    ],
-    "move_on": [move_new_tensors, move_all],
-    "choose_sizes": [lambda load, count: sorted(load)[-count:]],
-    "join": [join_without_rescaling],
-    "fold": [
-        as_solved("fold", lambda folded, g, b, w, bias, unit: (folded[0], folded[1], bias or [0.0] * len(w)))
-    ],
     "handed_out_at": [
         lambda launch, gpu, accept, steps, ahead: [(i + 1) * (launch + gpu + accept) for i in range(steps)],
         lambda launch, gpu, accept, steps, ahead: [launch + (i + 1) * gpu + accept for i in range(steps)],

@@ -3,7 +3,7 @@
 import pytest
 from made_records import host_time_of, host_time_record, run_of, runs_record
 
-from labkit.results import HostTime, Run, slope_us
+from labkit.results import HostTime, Run
 from labkit.results.runs import grouped, total_paths
 
 
@@ -58,7 +58,3 @@ def test_a_layer_has_its_share_of_tables_and_append():
 def test_a_table_has_a_column_for_each_batch_size():
     record = host_time_record([("00", host_time_of(8)), ("00", host_time_of(64))])
     assert record.table().to_dict("index") == {"00": {"B = 8": 1_000_000, "B = 64": 1_000_000}}
-
-
-def test_one_batch_size_has_no_slope():
-    assert slope_us([host_time_of()]) is None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.triton_runtime import tl, triton, triton_status
+from labkit.kernels.triton_runtime import triton_status
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, proven
 
@@ -78,9 +78,6 @@ class Language:
 
     def sum(self, values: Tensor, axis: int | None = None) -> Tensor:
         return values.sum() if axis is None else values.sum(axis)
-
-    def max(self, values: Tensor, axis: int | None = None) -> Tensor:
-        return values.max() if axis is None else values.amax(axis)
 
     def _note(self, kind: str, pointer: Pointer, mask: Any) -> tuple[Pointer, Tensor]:
         """Write an access down; the pointer and its mask, in one shape."""
@@ -237,14 +234,11 @@ ADD_ONE = KernelExercise(
     PLUS_ONE,
 )
 
-SHAPES = ((4, 4, 4, 2, 4), (4, 8, 8, 4, 8), (4, 3, 3, 2, 4), (4, 4, 6, 2, 4), (5, 6, 8, 2, 8))
-BETWEEN = 1000.0  # what lies between the rows of a matrix
-
 
 def row_sums_launch(rows: int, columns: int, stride: int, block_rows: int, block_columns: int) -> Launch:
     """The sums of the rows of 1, 2, 3, ..., which begin `stride` numbers apart; between them lie others."""
     values = 1 + torch.arange(rows * columns, dtype=torch.float32).view(rows, columns)
-    matrix = torch.full((rows, stride), BETWEEN)
+    matrix = torch.full((rows, stride), 1000.0)
     matrix[:, :columns] = values
     num_programs = -(-rows // block_rows)
     what = (
@@ -256,37 +250,12 @@ def row_sums_launch(rows: int, columns: int, stride: int, block_rows: int, block
     return Launch(what, num_programs, matrix.flatten(), constants, values.sum(1))
 
 
-def row_maxes_launch(rows: int, columns: int, *others: int) -> Launch:
-    """The largest numbers of the rows of -1, -2, -3, ...: the first of each."""
-    launch = row_sums_launch(rows, columns, *others)
-    x = torch.where(launch.x == BETWEEN, BETWEEN, -launch.x)
-    return replace(launch, x=x, expected=x.view(rows, -1)[:, 0])
-
-
-ROW = "A row begins `stride` numbers after the row above, and has `num_columns` numbers"
 ROW_SUMS = KernelExercise(
     "row_sums",
-    tuple(row_sums_launch(*shape) for shape in SHAPES),
-    f"{ROW}; anything outside of the row must count as 0.",
+    tuple(
+        row_sums_launch(*shape)
+        for shape in ((4, 4, 4, 2, 4), (4, 8, 8, 4, 8), (4, 3, 3, 2, 4), (4, 4, 6, 2, 4), (5, 6, 8, 2, 8))
+    ),
+    "A row begins `stride` numbers after the row above, and has `num_columns` numbers; anything outside of "
+    "the row must count as 0.",
 )
-ROW_MAXES = KernelExercise(
-    "row_maxes",
-    tuple(row_maxes_launch(*shape) for shape in SHAPES),
-    f"{ROW}; anything outside of the row must never be the largest.",
-)
-
-
-@triton.jit
-def row_maxes(
-    x_ptr, out_ptr, num_rows, num_columns, stride, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
-):
-    """Store the largest number of each row of x in `out`; each program does BLOCK_ROWS rows, in one tile.
-
-    stride: from a row's first number to that of the next. BLOCK_COLUMNS: as many as there are, or more.
-    """
-    rows = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-    columns = tl.arange(0, BLOCK_COLUMNS)
-    places = rows[:, None] * stride + columns[None, :]
-    inside = (rows[:, None] < num_rows) & (columns[None, :] < num_columns)
-    x = tl.load(x_ptr + places, mask=inside, other=float("-inf"))
-    tl.store(out_ptr + rows, tl.max(x, axis=1), mask=rows < num_rows)

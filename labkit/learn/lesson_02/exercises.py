@@ -1,4 +1,4 @@
-"""Lesson 02: its exercises, the blocks that a step takes, and a plan of its copies and writes."""
+"""Lesson 02: its exercise, a plan of a step's copies and writes."""
 
 import random
 from collections.abc import Sequence
@@ -32,34 +32,6 @@ def draw_sharers(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def blocks_for_a_step(
-    last_blocks: Sequence[int | None], lengths: Sequence[int], holders: Sequence[int], block_size: int
-) -> int:
-    """How many blocks a layer's append takes for one new token per request.
-
-    last_blocks, lengths, holders: of each request's last block its number, the tokens in it and the holders;
-    None, 0 and 0 if it has none.
-    """
-    needed = 0
-    left = dict(zip(last_blocks, holders, strict=True))  # holders of a block, copies taken off
-    for block, length in zip(last_blocks, lengths, strict=True):
-        if block is None or length == block_size:
-            needed += 1
-        elif left[block] > 1:
-            left[block] -= 1
-            needed += 1
-    return needed
-
-
-BLOCKS_FOR_A_STEP = Exercise(
-    solution=blocks_for_a_step,
-    draw=lambda rng: {name: given for name, given in draw_sharers(rng).items() if name != "free"},
-    contract="A request whose last block is full, or which has none, needs one block. If the block has "
-    "room and more than one holder is left, the request copies it, and the block has one holder "
-    "fewer. The last holder writes in place.",
-)
-
-
 def plan(
     last_blocks: Sequence[int | None],
     lengths: Sequence[int],
@@ -70,7 +42,8 @@ def plan(
     """What `append_token_batch` does to the pool, in the order of the requests: ("copy", from, to) for each
     copy-on-write, and then ("write", b, block, slot) for each request's new token.
 
-    free: blocks to take, the next one first. The others: as for `blocks_for_a_step`.
+    last_blocks, lengths, holders: of each request's last block its number, the tokens in it and the holders;
+    None, 0 and 0 if it has none. free: blocks to take, the next one first.
     """
     copies, writes = [], []
     unused = iter(free)

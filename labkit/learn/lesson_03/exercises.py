@@ -1,4 +1,4 @@
-"""Lesson 03: where a program stores, and when requests meet at one slot."""
+"""Lesson 03: where a program stores."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -52,36 +52,3 @@ def check_offsets(attempt: Callable) -> Report:
     is_wrong = said.startswith("with ")
     text = f"{name} breaks a contract: {STARTS}: {said}" if is_wrong else f"{name}: {said}"
     return noted(Report(said.startswith("right"), text), "03", "my_offsets", attempt)
-
-
-def full_batch_steps(positions: Sequence[int], steps_left: Sequence[int], block_size: int) -> int:
-    """How many decode steps take the full-batch path until all requests have ended. Request i writes at
-    positions[i] of its text in the first step and one further in each, for steps_left[i] steps."""
-    count = 0
-    for step in range(max(steps_left)):
-        pairs = zip(positions, steps_left, strict=True)
-        slots = {(position + step) % block_size for position, left in pairs if step < left}
-        count += len(slots) == 1
-    return count
-
-
-def draw_requests(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `full_batch_steps`: requests at one slot, but for some, that end together or not."""
-    count, block_size = rng.choice((1, 2, 3, 4)), rng.choice((1, 3, 4, 16, 64))
-    slot = rng.choice((0, block_size - 1, rng.randrange(block_size)))
-    positions = [slot + block_size * rng.randrange(3) for _ in range(count)]
-    steps_left = [rng.randint(1, 9)] * count
-    for i in range(count):
-        if rng.random() < 0.3:
-            positions[i] += rng.randint(1, 5)
-        if rng.random() < 0.4:
-            steps_left[i] = rng.randint(0, 9)
-    return {"positions": positions, "steps_left": steps_left, "block_size": block_size}
-
-
-FULL_BATCH_STEPS = Exercise(
-    solution=full_batch_steps,
-    draw=draw_requests,
-    contract="A step is on the full-batch path if all requests that still have steps left write at the "
-    "same slot of their blocks, and there is such a request.",
-)

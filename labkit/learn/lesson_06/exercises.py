@@ -1,7 +1,6 @@
-"""Lesson 06: its exercises, and copies that run late."""
+"""Lesson 06: its exercise, and copies that run late."""
 
 import copy
-import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,46 +88,4 @@ SEND_ALL = Exercise(
     "turns, and before you write to one, wait for its own last copy; leave the last two copies "
     "under way.",
     play=play_send_all,
-)
-
-
-Place = tuple[int, int]  # a block, and the place in it
-
-
-def next_places(
-    block_tables: list[list[int]], context_lens: list[int], slot_mapping: list[int], block_size: int
-) -> list[Place | None]:
-    """Block and place of each row's new token, as `AttendThenWrite.begin` finds them; None for padding."""
-    places: list[Place | None] = []
-    for slot in slot_mapping:
-        length = context_lens[slot]
-        if length < 0:
-            places.append(None)
-        else:
-            places.append((block_tables[slot][length // block_size], length % block_size))
-    return places
-
-
-def draw_next_places(rng: random.Random) -> dict[str, Any]:
-    """Draw arguments of `next_places`: up to 5 slots and the one for padding, and a batch of some of them."""
-    num_slots, block_size, num_blocks = rng.randint(1, 5), rng.choice((1, 2, 3, 4, 8)), rng.randint(1, 4)
-    lens = [rng.randrange(num_blocks * block_size) for _ in range(num_slots)]
-    ids = rng.sample(range(40), num_slots * num_blocks)
-    tables = [ids[slot * num_blocks : (slot + 1) * num_blocks] for slot in range(num_slots)]
-    mapping = rng.sample(range(num_slots), rng.randint(1, num_slots))
-    mapping += [num_slots] * rng.randrange(3)
-    return {
-        "block_tables": [*tables, [0] * num_blocks],
-        "context_lens": [*lens, -1],
-        "slot_mapping": mapping,
-        "block_size": block_size,
-    }
-
-
-NEXT_PLACES = Exercise(
-    solution=next_places,
-    draw=draw_next_places,
-    contract="Look up the row's slot, then that slot's length. The number of full blocks picks the entry "
-    "of the slot's table, and the remainder is the place in that block. A length of -1 is padding:"
-    " None.",
 )

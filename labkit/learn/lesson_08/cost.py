@@ -44,16 +44,15 @@ def gain_by_context(
 MOST_GRAPHS, WORST_PADDING = 24, 45
 
 
-def bucket_of(batch_size: int, buckets: Sequence[int]) -> int:
-    """The smallest of the buckets that the batch fits. buckets: in rising order."""
-    return next(size for size in buckets if size >= batch_size)
-
-
 def padding_table(policies: Mapping[str, Sequence[int]], max_batch_size: int) -> pd.DataFrame:
-    """What choices of buckets, by name, cost: graphs to capture, and padding over all batch sizes."""
+    """What choices of buckets, by name, each in rising order, cost: graphs to capture, and padding over all
+    batch sizes."""
     rows = {}
     for name, buckets in policies.items():
-        shares = {b: 1 - b / bucket_of(b, buckets) for b in range(1, max_batch_size + 1)}
+        shares = {}
+        for b in range(1, max_batch_size + 1):
+            bucket = next(size for size in buckets if size >= b)
+            shares[b] = 1 - b / bucket
         worst = max(shares, key=shares.get)
         rows[name] = {
             "sizes": len(buckets),
