@@ -19,7 +19,7 @@ from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, trained_model
 from labkit.learn.lesson_16.gate import check_text
-from labkit.learn.lesson_18.pair import Pair, serve, swapped
+from labkit.learn.lesson_18.pair import Pair
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
 from labkit.model.decoder_weights import LayerWeights, LinearWeights
@@ -36,7 +36,7 @@ SAME = {
     "mlp_out": "a rank has the columns of mlp_out that take its own inner values",
 }
 IN_THREE = "The rows of qkv are all queries, then all keys, then all values: cut each of the three."
-PAIR = Pair("labkit.learn.lesson_18.gate")
+PAIR = Pair()
 
 
 class Layer(NamedTuple):
@@ -70,12 +70,12 @@ def layer_of(weights: LayerWeights, attend: Callable[[Tensor], Tensor]) -> Layer
 
 def check_shard(part: CutLayer) -> Report:
     """Whether two processes, each with its part of a layer as a function cuts it, are one whole layer."""
-    return noted(PAIR.prove("shard", part), "18", "my_shard", part)
+    return noted(PAIR.prove(shard_trial, part), "18", "my_shard", part)
 
 
 def check_layer(part: MyLayer) -> Report:
     """Whether a layer has its sums over two processes where they belong."""
-    return noted(PAIR.prove("layer", part), "18", "my_layer", part)
+    return noted(PAIR.prove(layer_trial, part), "18", "my_layer", part)
 
 
 # --- step 1, in each process --------------------------------------------------------------------------------
@@ -111,27 +111,25 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
 
 def check_shapes(mine: LayerMatrices, num_heads: int, head_dim: int, rank: int) -> None:
     """Raise BrokenContract unless the shapes of a rank's part fit each other."""
-    E, D, (rows, inputs) = num_heads * head_dim, head_dim, mine.qkv.weight.shape
-    words = f"of {num_heads} heads of {D}, rank {rank}"
-    if inputs != E or mine.mlp_in.weight.shape[1] != E:
-        raise BrokenContract(
-            "what makes heads and inner values is cut by outputs, which are the rows of its weight: "
-            f"{words} has qkv {[rows, inputs]} and mlp_in {[*mine.mlp_in.weight.shape]}, whose inputs are "
-            f"cut. Every rank has all {E} values of x, and makes some of the outputs."
-        )
-    if rows % (3 * D):
+    E, rows, inner = num_heads * head_dim, len(mine.qkv.weight), len(mine.mlp_in.weight)
+    words = f"of {num_heads} heads of {head_dim}, rank {rank}"
+    if rows % (3 * head_dim):
         raise BrokenContract(
             f"a rank has whole heads: {words} has {rows} rows of queries, keys and values, which are "
-            f"{rows / 3 / D:.3g} heads. Cut inside a head, no rank could compute its scores."
+            f"{rows / 3 / head_dim:.3g} heads. Cut inside a head, no rank could compute its scores."
         )
-    width, inner = rows // 3, len(mine.mlp_in.weight)
-    wanted = {"attention_out": [E, width], "mlp_out": [E, inner]}
-    for name, expected in wanted.items():
-        if (found := [*getattr(mine, name).weight.shape]) != expected:
+    expected = {
+        "qkv": [rows, E],
+        "attention_out": [E, rows // 3],
+        "mlp_in": [inner, E],
+        "mlp_out": [E, inner],
+    }
+    for name, shape in expected.items():
+        if (found := [*getattr(mine, name).weight.shape]) != shape:
             raise BrokenContract(
-                "what takes heads and inner values is cut by inputs, which are the columns of its weight: "
-                f"{words} has {name} {found}, expected {expected}. It multiplies "
-                "what this rank has made, and makes a part of every output."
+                "what makes heads and inner values is cut by outputs, which are the rows of its weight, and "
+                f"what takes them by inputs, which are its columns: {words} has {name} {found}, expected "
+                f"{shape}."
             )
 
 
@@ -192,8 +190,9 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     with patch.object(ranks, "sum", wraps=ranks.sum) as summed:
         made = part(x.clone(), layer_of(mine, values_alone), ranks)
     first = f"{made[0, 0]:.4f}"
-    _, other = swapped(ranks, [True, first])
-    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, other))
+    ranks.tell(first)  # a message, for a rank that waits in a sum meets nobody here
+    firsts = first, ranks.hear()
+    check_made(made, x, layer_of(whole, values_alone), summed.call_count, firsts)
     step = step_with(part, ranks)
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}
@@ -322,7 +321,3 @@ def one_rank_forgets(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
     x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
     out = layer.mlp_out(layer.mlp_in(x))
     return x + (out if ranks.rank else ranks.sum(out))
-
-
-if __name__ == "__main__":
-    serve({"shard": shard_trial, "layer": layer_trial})
