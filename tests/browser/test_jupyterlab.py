@@ -115,5 +115,5 @@ def test_a_chat_gets_its_answer_from_the_readers_server(browser, address):
         line = lesson.page.get_by_placeholder("Write here").first
         line.fill("Who are you?")
         line.press("Enter")
-        lesson.page.get_by_text("first text after").first.wait_for()
+        lesson.page.locator("b").get_by_text("model", exact=True).first.wait_for()
         photograph(lesson.page, "chat")

@@ -252,41 +252,38 @@ class Chat:
             return None
         self.line.disabled, self.line.value = True, ""
         self._messages.append({"role": "user", "content": text})
-        self._told.append(told("you", text))
+        self._told += [told("you", text), ""]
         thread = threading.Thread(target=self._answer, daemon=True)
         thread.start()
         return thread
 
     def _answer(self) -> None:
-        """Draw the answer while it comes, and then how fast it came."""
-        began, first, num_frames, text = time.perf_counter(), 0.0, 0, ""
+        """Draw the answer while it comes."""
+        text = ""
         settings = {"max_tokens": self._max_tokens, "temperature": 0.7, "stream": True}
         try:
             create = self._server.client.chat.completions.create
             for chunk in create(model=NAME, messages=self._messages, **settings):
-                if chunk.choices and (more := chunk.choices[0].delta.content):
-                    first = first or time.perf_counter()
-                    num_frames, text = num_frames + 1, text + more
+                if chunk.choices:
+                    text += chunk.choices[0].delta.content or ""
                     self._draw(told("model", text))
-            rate = num_frames / max(time.perf_counter() - first, 1e-9)
-            note = f"first text after {1e3 * (first - began):,.0f} ms, then {rate:,.0f} frames per second"
             self._messages.append({"role": "assistant", "content": text})
         except Exception as error:  # whatever the server, or the way to it, says
-            note = f"{type(error).__name__}: {error} What you write next begins anew."
+            self._draw(
+                told("model", f"{text} {type(error).__name__}: {error} What you write next begins anew.")
+            )
             self._messages.clear()
-        self._told.append(told("model", text, note))
-        self._draw()
         self.line.disabled = False
 
-    def _draw(self, *more: str) -> None:
-        self.said.value = f'<div style="max-width: 50em">{"".join((*self._told, *more))}</div>'
+    def _draw(self, answer: str) -> None:
+        self._told[-1] = answer
+        self.said.value = f'<div style="max-width: 50em">{"".join(self._told)}</div>'
 
 
-def told(who: str, text: str, note: str = "") -> str:
-    """What somebody said, in HTML, with a line about it in a paler ink."""
+def told(who: str, text: str) -> str:
+    """What somebody said, in HTML."""
     indent = f"margin-left: {0 if who == 'you' else 2}em"
-    said = f'<div style="white-space: pre-wrap; margin-top: 6px; {indent}"><b>{who}</b> {escape(text)}</div>'
-    return f'{said}<div style="opacity: 0.65; {indent}">{escape(note)}</div>'
+    return f'<div style="white-space: pre-wrap; margin-top: 6px; {indent}"><b>{who}</b> {escape(text)}</div>'
 
 
 def chat(server: Server) -> None:

@@ -15,5 +15,5 @@ def test_an_answer_stands_below_what_was_said_and_an_error_begins_anew():
             assert not chat.line.disabled
         assert chat.say("") is None
     said = chat.said.value
-    assert "1 &lt;2&gt;" in said and said.count("first text after") == 2
+    assert "1 &lt;2&gt;" in said and said.count("<b>model</b>") == 3
     assert said.count("BadRequestError") == 1 and said.index("BadRequestError") < said.rindex("<b>you</b> 5")
