@@ -213,20 +213,18 @@ def check_balance(balance: Balance) -> Report:
 
 
 def check_account(balance: Balance, right: Sequence[int]) -> None:
-    """Raise BrokenContract unless a request settles its account as the lesson says."""
-    request, saved, pause, resumes_at, num_tokens = balance(), 1.0, 16, 0, 1
+    """Raise BrokenContract unless a request settles its account as the package's does."""
+    request, package, num_tokens = balance(), DraftBalance(), 1
     for step, accepted in enumerate(right, 1):
-        num_tokens = max(num_tokens, resumes_at) + accepted + 1
-        saved = min(saved + accepted - 0.5, 4.0)
-        if saved < 0.5:
-            saved, resumes_at, pause = 1.0, num_tokens + pause, 2 * pause
-        request.settle(MOST_DRAFTS, accepted, num_tokens)
-        found = request.saved, request.pause, request.resumes_at
-        if found != (saved, pause, resumes_at):
+        num_tokens = max(num_tokens, package.resumes_at) + accepted + 1
+        for each in (request, package):
+            each.settle(MOST_DRAFTS, accepted, num_tokens)
+        found, expected = ((each.saved, each.pause, each.resumes_at) for each in (request, package))
+        if found != expected:
             raise BrokenContract(
                 f"the account holds what drafts brought and cost: after {list(right[:step])} right "
                 f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
-                f"{(saved, pause, resumes_at)}."
+                f"{expected}."
             )
 
 

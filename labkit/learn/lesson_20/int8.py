@@ -138,11 +138,13 @@ def check_quantize(part: Quantize) -> Report:
 
 def check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) -> None:
     """Raise BrokenContract unless int8 numbers times the scales of their rows are near to a weight."""
-    if numbers.dtype != torch.int8:
-        raise BrokenContract(f"numbers are int8: for {what} they are {numbers.dtype}, expected torch.int8.")
-    shapes, wanted = (tuple(numbers.shape), tuple(scale.shape)), (tuple(weight.shape), (len(weight), 1))
-    if shapes != wanted:
-        raise BrokenContract(f"one scale per row: shapes for {what} are {shapes}, expected {wanted}.")
+    found = numbers.dtype, (*numbers.shape,), (*scale.shape,)
+    expected = torch.int8, (*weight.shape,), (len(weight), 1)
+    if found != expected:
+        raise BrokenContract(
+            "numbers are int8, with one scale per row: type and shape of the numbers, and the shape of the "
+            f"scales, are {found} for {what}, expected {expected}."
+        )
     if not (torch.isfinite(scale) & (scale > 0)).all():
         raise BrokenContract(
             f"a scale is a finite number above 0: for {what} they are {scale.flatten().tolist()}. A row of "
@@ -187,14 +189,11 @@ def check_layers(make_layer: MakeLayer) -> None:
 
 def check_held(what: str, most: int, layer: nn.Module) -> None:
     """Raise BrokenContract if a layer's tensors have more bytes than these."""
-    tensors = (*layer.parameters(), *layer.buffers())
-    if (held := sum(t.nbytes for t in tensors)) > most:
-        hint = "None of its tensors is torch.int8: fill in step 1 first."
-        if any(t.dtype == torch.int8 for t in tensors):
-            hint = "Keep neither the old layer nor its matrix."
+    if (held := sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))) > most:
         raise BrokenContract(
             f"8 bits per weight are held, and nothing else: {what} holds {held} bytes, expected {most}: a "
-            f"byte per weight, a scale per row, and the bias. {hint}"
+            "byte per weight, a scale per row, and the bias. Keep neither the old layer nor its matrix, and "
+            "have the numbers in torch.int8, as step 1 makes them."
         )
 
 
@@ -203,7 +202,7 @@ def check_product(what: str, linear: nn.Linear, made: Tensor, x: Tensor) -> None
     numbers, scale = quantize(linear.weight.detach())
     bias = None if linear.bias is None else linear.bias.detach().double()
     expected = F.linear(x.double(), numbers.double() * scale.double(), bias)
-    if made.shape != expected.shape or made.dtype != x.dtype:
+    if (made.shape, made.dtype) != (expected.shape, x.dtype):
         raise BrokenContract(
             f"a layer's product: of {what}, it is {tuple(made.shape)} in {made.dtype}, expected "
             f"{tuple(expected.shape)} in {x.dtype}, which is the input's."

@@ -26,14 +26,14 @@ SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(
 BIAS = "        self.bias = linear.bias"
 CHECKED = "check_layer(MyInt8Linear)"
 MISTAKES = [
-    (MATRIX, "torch.int8", "torch.uint8", "torch.uint8, expected torch.int8"),
+    (MATRIX, "torch.int8", "torch.uint8", "(torch.uint8, (6, 8), (6, 1)) for a drawn matrix, expected (torch.int8"),
     (MATRIX, "dim=1", "dim=0", "one scale per row"),
     (MATRIX, ".abs()", "", "whatever its sign, becomes 127"),
     (MATRIX, ".round()", ".trunc()", "rounded to the nearest"),
     (MATRIX, "(weight / scale)", "weight.div_(scale)", "changed in place"),
     (MATRIX, "torch.where(scale == 0, 1, scale)", "scale", "a scale is a finite number above 0 found for a"),
     (MATRIX, f"return {RETURNED}", "pass", "raised TypeError"),
-    (LAYER, CHECKED, "check_layer(lambda linear: linear)", "None of its tensors is torch.int8: fill in step"),
+    (LAYER, CHECKED, "check_layer(lambda linear: linear)", "in torch.int8, as step 1 makes them"),
     (LAYER, PRODUCT, f"        return {UNSCALED} * self.scale.to(x.dtype).T", "the bias is added once, and"),
     (LAYER, PRODUCT, f"{PRODUCT}.float()", "in torch.float32, expected (2, 5, 6) in torch.float16"),
     (LAYER, PRODUCT, PRODUCT.replace("return", ""), "raised AttributeError"),
