@@ -5,7 +5,7 @@ T tokens in the cache, H heads, D head size.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -199,7 +199,7 @@ class EightBitAttention:
 
 def right_text(attention: EightBitAttention) -> None:
     """Raise BrokenContract unless an engine of rung 16 with this attention goes on as with the package's."""
-    for text, made, expected in zip(TEXTS, texts_with(attention), package_texts(), strict=True):
+    for text, made, expected in zip(TEXTS, texts_with(attention), texts_with(None), strict=True):
         check_text("the text is rung 16's:", text, made, expected)
 
 
@@ -213,6 +213,7 @@ def check_text(about: str, text: str, made: tuple[int, ...], expected: tuple[int
 
 
 def texts_with(attention: EightBitAttention | None) -> list[tuple[int, ...]]:
+    """How an engine of rung 16 goes on with TEXTS; None: with the package's attention."""
     engine = InferenceEngine(
         trained_model(),
         LADDER["16"].options,
@@ -223,11 +224,6 @@ def texts_with(attention: EightBitAttention | None) -> list[tuple[int, ...]]:
     made = engine.generate(TEXTS, SamplingParams(NUM_TOKENS, stop_on_eos=False))
     engine.check_integrity()
     return [each.token_ids for each in made]
-
-
-@cache
-def package_texts() -> list[tuple[int, ...]]:
-    return texts_with(None)
 
 
 # --- step 3: a bound ------------------------------------------------------------------------------------

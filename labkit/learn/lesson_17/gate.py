@@ -116,16 +116,6 @@ def drawn_answers() -> Iterator[tuple[Tensor, Tensor]]:
         yield drafts, made
 
 
-def tokens_kept(drafts: list[int], made: list[int]) -> list[int]:
-    """The definition: as long as the draft is what was made, and then what was made instead of it."""
-    kept = [made[0]]
-    for j, draft in enumerate(drafts):
-        if draft == NO_DRAFT or draft != made[j]:
-            break
-        kept.append(made[j + 1])
-    return kept
-
-
 def check_accepted(accepted: Accepted) -> Report:
     """Whether a function keeps what the model made up to the first wrong draft, and the token there."""
 
@@ -146,7 +136,11 @@ def check_accepted(accepted: Accepted) -> Report:
 def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
     """Raise BrokenContract unless a request gets what was made as long as the draft before it is right, and
     NOT_MADE after that."""
-    right = tokens_kept(drafts, made)
+    right = [made[0]]
+    for j, draft in enumerate(drafts):
+        if draft == NO_DRAFT or draft != made[j]:
+            break
+        right.append(made[j + 1])
     if kept != [*right, *[NOT_MADE] * (len(made) - len(right))]:
         raise BrokenContract(
             "all right drafts before the first wrong one are kept, and the token after them, and no other: "

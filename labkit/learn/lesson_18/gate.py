@@ -260,8 +260,11 @@ def check_engine(engine: ParallelEngine) -> None:
 # --- broken on purpose, without an error --------------------------------------------------------------------
 
 
-def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
-    """Whole heads, inner values, and the biases of sums on the first rank."""
+def shard(
+    layer: LayerMatrices, num_heads: int, rank: int, size: int, adds_biases: bool = False
+) -> LayerMatrices:
+    """Whole heads, inner values, and the biases of sums on the first rank, or where they are asked for."""
+    adds_biases = adds_biases or rank == 0
 
     def heads(tensor: Tensor) -> Tensor:
         return tensor.unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)
@@ -271,20 +274,17 @@ def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMa
     return LayerMatrices(
         qkv=LinearWeights(*map(heads, layer.qkv)),
         attention_out=LinearWeights(
-            by_head.tensor_split(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
+            by_head.tensor_split(size, dim=1)[rank].flatten(1),
+            layer.attention_out.bias if adds_biases else None,
         ),
         mlp_in=LinearWeights(*(each.tensor_split(size)[rank] for each in layer.mlp_in)),
-        mlp_out=LinearWeights(inner, None if rank else layer.mlp_out.bias),
+        mlp_out=LinearWeights(inner, layer.mlp_out.bias if adds_biases else None),
     )
 
 
 def bias_on_every_rank(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
     """The cut is right, but every rank has the biases of the sums."""
-    mine = shard(layer, num_heads, rank, size)
-    return mine._replace(
-        attention_out=mine.attention_out._replace(bias=layer.attention_out.bias),
-        mlp_out=mine.mlp_out._replace(bias=layer.mlp_out.bias),
-    )
+    return shard(layer, num_heads, rank, size, adds_biases=True)
 
 
 def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
