@@ -126,12 +126,11 @@ def check_shapes(mine: LayerMatrices, num_heads: int, head_dim: int, rank: int) 
 
 def check_heads(parts: Sequence[LayerMatrices], num_heads: int, head_dim: int) -> None:
     """Raise BrokenContract unless all ranks' parts together have every head once."""
-    heads = [len(mine.qkv.weight) // 3 // head_dim for mine in parts]
-    inner = [len(mine.mlp_in.weight) for mine in parts]
-    for found, whole, noun in (
-        (heads, num_heads, "heads"),
-        (inner, 4 * num_heads * head_dim, "inner values"),
-    ):
+    owned = (
+        ("heads", num_heads, [len(mine.qkv.weight) // 3 // head_dim for mine in parts]),
+        ("inner values", 4 * num_heads * head_dim, [len(mine.mlp_in.weight) for mine in parts]),
+    )
+    for noun, whole, found in owned:
         if sum(found) != whole:
             raise BrokenContract(
                 f"each head and each inner value belongs to one rank: of {whole} {noun}, the ranks have "

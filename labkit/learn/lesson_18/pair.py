@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -88,7 +89,9 @@ class Pair:
         for rank in range(SIZE):
             here, there = spawn.Pipe()
             process = spawn.Process(target=serve, args=(there,), daemon=True)
-            with patch.dict(os.environ, together | {"RANK": str(rank)}):
+            # Without a main module: a script that asks for a proof would run again in each process.
+            no_main = patch.dict(sys.modules, __main__=ModuleType("__main__"))
+            with no_main, patch.dict(os.environ, together | {"RANK": str(rank)}):
                 process.start()
             there.close()
             self._ranks[here] = process
