@@ -55,7 +55,8 @@ class CompareDrafts(ModelFlags):
         samples: list[DraftedTask] = []
         with self.until_interrupted(samples):
             for task in tqdm(json.loads(TASKS.read_text(encoding="utf-8")), unit=" tasks"):
-                samples.append(measured(model, device, task, self))
+                params = SamplingParams(self.max_new_tokens)
+                samples.append(measured(model, device, task, params, self.rounds))
         print(table_of(samples).to_string())
         for name, tasks in ("grounded", ("summarize", "edit", "code")), ("free", ("free",)):
             if of_these := [sample for sample in samples if sample.task in tasks]:
@@ -65,17 +66,17 @@ class CompareDrafts(ModelFlags):
 
 
 def measured(
-    model: LanguageModel, device: torch.device, task: dict[str, str], args: CompareDrafts
+    model: LanguageModel, device: torch.device, task: dict[str, str], params: SamplingParams, rounds: int
 ) -> DraftedTask:
     """A task's request, decoded in turn on both sides."""
     if "text" in task:
         prompt = model.tokenizer.encode(task["text"])
     else:
         prompt = model.chat_prompt([{"role": "user", "content": task["user"]}])
-    longest, params = len(prompt) + args.max_new_tokens, SamplingParams(args.max_new_tokens)
+    longest = len(prompt) + params.max_new_tokens
     engines = [engine_for(model, device, longest, options) for options in (FINISHED.options, NGRAMS)]
     measures = [partial(answer, engine, [prompt], params) for engine in engines]
-    before, after = in_turn(measures, args.rounds)
+    before, after = in_turn(measures, rounds)
     assert {each.token_ids for each in (*before, *after)} == {before[0].token_ids}, "drafts change no token"
     times = (tuple(each.seconds for each in side) for side in (before, after))
     last = after[-1]

@@ -23,10 +23,9 @@ from labkit.watch import OperatorCounter
 TakeBack = Callable[[int, int, list[int], int], tuple[int, list[int]]]
 Balance = Callable[[], DraftBalance]  # or a class of the reader's with the same two methods
 NUM_DRAWS = 60
-NONE = "There is no draft at all. If `start` is right, `is_draft` must say what is one."
-SOME = (
+PLACES = (
     "A place has two tokens before it and lies before the end, and a draft begins there. It lies inside of "
-    "the text, and within the limit."
+    "the text, and within the limit: `is_draft` must say what is one."
 )
 
 
@@ -67,7 +66,7 @@ def check_drafts(find: Drafts) -> Report:
                     raise BrokenContract(
                         "drafts are what follows the latest earlier place of the last two tokens, up to the "
                         f"text's end: of the text {row[:length]} with a limit of {limit}, the drafts are "
-                        f"{drafts}, expected {right}. {SOME if max(drafts) >= 0 else NONE}"
+                        f"{drafts}, expected {right}. {PLACES}"
                     )
 
     proof = f"{NUM_DRAWS} batches of random texts; in an engine, rung 14's tokens in fewer steps."
@@ -100,15 +99,6 @@ def check_on_device(part: Callable) -> None:
 
 # --- step 2: which are kept -----------------------------------------------------------------------------
 
-KEPT_HINT = (
-    "What the model made after a wrong draft, it made after a text that does not exist. And -1 is no draft, "
-    "whatever was made there."
-)
-LAST_HINT = (
-    "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, `num_right` is "
-    "too small: draft j is compared with `made[:, j]`."
-)
-
 
 def drawn_answers() -> Iterator[tuple[Tensor, Tensor]]:
     """Drafts [B, K], and the tokens [B, K + 1] that the model makes after each; some rows make none (-1)."""
@@ -126,23 +116,13 @@ def drawn_answers() -> Iterator[tuple[Tensor, Tensor]]:
         yield drafts, made
 
 
-def tokens_kept(drafts: list[int], made: list[int]) -> list[int]:
-    """The definition: as long as the draft is what was made, and then what was made instead of it."""
-    kept = [made[0]]
-    for j, draft in enumerate(drafts):
-        if draft == NO_DRAFT or draft != made[j]:
-            break
-        kept.append(made[j + 1])
-    return kept
-
-
 def check_accepted(accepted: Accepted) -> Report:
     """Whether a function keeps what the model made up to the first wrong draft, and the token there."""
 
     def trial() -> None:
         for drafts, made in drawn_answers():
-            kept = accepted(drafts.clone(), made.clone())
-            for row in zip(kept.tolist(), drafts.tolist(), made.tolist(), strict=True):
+            sides = accepted(drafts.clone(), made.clone()), right(drafts, made), drafts, made
+            for row in zip(*(side.tolist() for side in sides), strict=True):
                 check_kept(*row)
 
     def on_device() -> None:
@@ -153,22 +133,15 @@ def check_accepted(accepted: Accepted) -> Report:
     return noted(proven("my_accepted", trials, proof), "17", "my_accepted", accepted)
 
 
-def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
-    """Raise BrokenContract unless a request gets what was made as long as the draft before it is right, and
-    NOT_MADE after that."""
-    right = [made[0]]
-    for j, draft in enumerate(drafts):
-        if draft == NO_DRAFT or draft != made[j]:
-            break
-        right.append(made[j + 1])
-    if kept != [*right, *[NOT_MADE] * (len(made) - len(right))]:
-        tokens = [token for token in kept if token != NOT_MADE]
-        contract, hint = "all right drafts before the first wrong one are kept, and no other", KEPT_HINT
-        if tokens and tokens == right[:-1]:
-            contract, hint = "the token after the last kept draft is kept, too", LAST_HINT
+def check_kept(found: list[int], expected: list[int], drafts: list[int], made: list[int]) -> None:
+    """Raise BrokenContract unless a request gets the tokens that it should."""
+    if found != expected:
+        kept, right = ([token for token in row if token != NOT_MADE] for row in (found, expected))
         raise BrokenContract(
-            f"{contract}: of the drafts {drafts} and the tokens {made}, {tokens} are kept, expected "
-            f"{right}. {hint}"
+            "all right drafts before the first wrong one are kept, and the token after them, and no other: "
+            f"of the drafts {drafts} and the tokens {made}, {kept} are kept, expected {right}. Draft j is "
+            "right if it is `made[:, j]`; -1 is no draft. What the model made after a wrong draft, it made "
+            "after a text that does not exist."
         )
 
 
@@ -229,20 +202,18 @@ def check_balance(balance: Balance) -> Report:
 
 
 def check_account(balance: Balance, right: Sequence[int]) -> None:
-    """Raise BrokenContract unless a request settles its account as the lesson says."""
-    request, saved, pause, resumes_at, num_tokens = balance(), 1.0, 16, 0, 1
+    """Raise BrokenContract unless a request settles its account as the package's does."""
+    request, package, num_tokens = balance(), DraftBalance(), 1
     for step, accepted in enumerate(right, 1):
-        num_tokens = max(num_tokens, resumes_at) + accepted + 1
-        saved = min(saved + accepted - 0.5, 4.0)
-        if saved < 0.5:
-            saved, resumes_at, pause = 1.0, num_tokens + pause, 2 * pause
-        request.settle(MOST_DRAFTS, accepted, num_tokens)
-        found = request.saved, request.pause, request.resumes_at
-        if found != (saved, pause, resumes_at):
+        num_tokens = max(num_tokens, package.resumes_at) + accepted + 1
+        for each in (request, package):
+            each.settle(MOST_DRAFTS, accepted, num_tokens)
+        found, expected = ((each.saved, each.pause, each.resumes_at) for each in (request, package))
+        if found != expected:
             raise BrokenContract(
                 f"the account holds what drafts brought and cost: after {list(right[:step])} right "
                 f"drafts, at {num_tokens} tokens, saved, pause and resumes_at are {found}, expected "
-                f"{(saved, pause, resumes_at)}."
+                f"{expected}."
             )
 
 

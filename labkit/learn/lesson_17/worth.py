@@ -2,24 +2,22 @@
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from labkit.bench import in_turn
-from labkit.bench.drafts import NGRAMS, TASKS, answer, engine_for
+from labkit.bench.drafts import TASKS, table_of
+from labkit.bench.drafts import measured as measured_task
 from labkit.engine import SamplingParams
 from labkit.engine.step.verify import MOST_DRAFTS, VerifyStep
-from labkit.ladder import FINISHED
 from labkit.learn.lesson_17.engine import engine_with
 from labkit.model import LanguageModel
 from labkit.results.record import Record
 
-Load = tuple[str | list[int], SamplingParams]  # a prompt, and how it goes on
+Load = tuple[dict[str, str], SamplingParams]  # a task, and how it is answered
 
 # --- on paper -------------------------------------------------------------------------------------------
 
@@ -81,47 +79,28 @@ def row_times(model: LanguageModel, device: torch.device) -> pd.DataFrame:
     return pd.DataFrame(times, index=["ms"]).rename_axis("rows", axis=1)
 
 
-# By name: a prompt, and how the small model goes on.
-SMALL: dict[str, Load] = {
-    "greedy: it soon says the same again": ("the king, the king, the", SamplingParams(64, stop_on_eos=False)),
-    "drawn: little comes twice": (
-        "To be, or not to be",
+# A text each, and how the small model goes on.
+SMALL: list[Load] = [
+    (
+        {"kind": "greedy", "name": "it soon says the same again", "text": "the king, the king, the"},
+        SamplingParams(64, stop_on_eos=False),
+    ),
+    (
+        {"kind": "drawn", "name": "little comes twice", "text": "To be, or not to be"},
         SamplingParams(64, temperature=1.0, seed=3, stop_on_eos=False),
     ),
-}
+]
 
 
-def measured(model: LanguageModel, loads: Mapping[str, Load], device: torch.device) -> pd.DataFrame:
+def measured(model: LanguageModel, loads: Sequence[Load], device: torch.device) -> pd.DataFrame:
     """Each load, one request, decoded in turn without drafts and with them: a row per load."""
-    rows = {}
-    for name, (text, params) in loads.items():
-        prompt = model.tokenizer.encode(text) if isinstance(text, str) else text
-        longest = len(prompt) + params.max_new_tokens
-        options = (FINISHED.options, NGRAMS)
-        engines = [engine_for(model, device, longest, each) for each in options]
-        before, after = in_turn([partial(answer, engine, [prompt], params) for engine in engines], 1)
-        num_tokens = len(after[0].token_ids) - 1
-        times = [1e3 * min(run.seconds for run in side) / num_tokens for side in (before, after)]
-        rows[name] = {
-            "the same tokens": before[0].token_ids == after[0].token_ids,
-            "tokens a step": f"{num_tokens / after[0].steps:.2f}",
-            "ms a token, without": f"{times[0]:.1f}",
-            "with drafts": f"{times[1]:.1f}",
-            "×": f"{times[0] / times[1]:.2f}",
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return table_of([measured_task(model, device, task, params, 1) for task, params in loads])
 
 
-def chat_loads(model: LanguageModel, num_tokens: int = 32) -> dict[str, Load]:
+def chat_loads(num_tokens: int = 32) -> list[Load]:
     """A notice to rewrite, and a letter to write, as a chat model is asked."""
-    tasks = {task["name"]: task for task in json.loads(TASKS.read_text(encoding="utf-8"))}
-    return {
-        f"{tasks[name]['kind']}: {name}": (
-            model.chat_prompt([{"role": "user", "content": tasks[name]["user"]}]),
-            SamplingParams(num_tokens),
-        )
-        for name in ("a notice", "a letter")
-    }
+    tasks = json.loads(TASKS.read_text(encoding="utf-8"))
+    return [(task, SamplingParams(num_tokens)) for task in tasks if task["name"] in ("a notice", "a letter")]
 
 
 # --- recorded -------------------------------------------------------------------------------------------

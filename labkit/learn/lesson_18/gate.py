@@ -4,7 +4,6 @@ E embedding, H heads, D head size, F inner values of the MLP, T tokens.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -12,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine import InferenceEngine, SamplingParams
+from labkit.engine import SamplingParams
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import RowStatistics
 from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.gate import Report, trained_model
+from labkit.learn.gates.gate import NUM_TOKENS, TEXTS, Report, texts_of, trained_model
 from labkit.learn.lesson_16.gate import check_text
-from labkit.learn.lesson_18.pair import Pair, serve, swapped
+from labkit.learn.lesson_18.pair import Pair
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
 from labkit.model.decoder_weights import LayerWeights, LinearWeights
@@ -27,16 +26,8 @@ from labkit.model.ranks import Ranks
 from labkit.parallel import ParallelEngine, TorchRanks, cut_model
 from labkit.parallel.shards import CutLayer, LayerMatrices
 
-TEXTS = ("To be, or not to be", "O Romeo", "The king is")
-PARAMS = SamplingParams(8, stop_on_eos=False)
 SIZES = ((2, 4), (4, 4), (3, 4))  # heads and their size: one each, two each, two and one
-SAME = {
-    "attention_out": "a rank has the queries, keys and values of the same heads, and the columns that take "
-    "them",
-    "mlp_out": "a rank has the columns of mlp_out that take its own inner values",
-}
-IN_THREE = "The rows of qkv are all queries, then all keys, then all values: cut each of the three."
-PAIR = Pair("labkit.learn.lesson_18.gate")
+PAIR = Pair()
 
 
 class Layer(NamedTuple):
@@ -70,12 +61,12 @@ def layer_of(weights: LayerWeights, attend: Callable[[Tensor], Tensor]) -> Layer
 
 def check_shard(part: CutLayer) -> Report:
     """Whether two processes, each with its part of a layer as a function cuts it, are one whole layer."""
-    return noted(PAIR.prove("shard", part), "18", "my_shard", part)
+    return noted(PAIR.prove(shard_trial, part), "18", "my_shard", part)
 
 
 def check_layer(part: MyLayer) -> Report:
     """Whether a layer has its sums over two processes where they belong."""
-    return noted(PAIR.prove("layer", part), "18", "my_layer", part)
+    return noted(PAIR.prove(layer_trial, part), "18", "my_layer", part)
 
 
 # --- step 1, in each process --------------------------------------------------------------------------------
@@ -111,38 +102,35 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
 
 def check_shapes(mine: LayerMatrices, num_heads: int, head_dim: int, rank: int) -> None:
     """Raise BrokenContract unless the shapes of a rank's part fit each other."""
-    E, D, (rows, inputs) = num_heads * head_dim, head_dim, mine.qkv.weight.shape
-    words = f"of {num_heads} heads of {D}, rank {rank}"
-    if inputs != E or mine.mlp_in.weight.shape[1] != E:
-        raise BrokenContract(
-            "what makes heads and inner values is cut by outputs, which are the rows of its weight: "
-            f"{words} has qkv {[rows, inputs]} and mlp_in {[*mine.mlp_in.weight.shape]}, whose inputs are "
-            f"cut. Every rank has all {E} values of x, and makes some of the outputs."
-        )
-    if rows % (3 * D):
+    E, rows, inner = num_heads * head_dim, len(mine.qkv.weight), len(mine.mlp_in.weight)
+    words = f"of {num_heads} heads of {head_dim}, rank {rank}"
+    if rows % (3 * head_dim):
         raise BrokenContract(
             f"a rank has whole heads: {words} has {rows} rows of queries, keys and values, which are "
-            f"{rows / 3 / D:.3g} heads. Cut inside a head, no rank could compute its scores."
+            f"{rows / 3 / head_dim:.3g} heads. Cut inside a head, no rank could compute its scores."
         )
-    width, inner = rows // 3, len(mine.mlp_in.weight)
-    wanted = {"attention_out": [E, width], "mlp_out": [E, inner]}
-    for name, expected in wanted.items():
-        if (found := [*getattr(mine, name).weight.shape]) != expected:
+    expected = {
+        "qkv": [rows, E],
+        "attention_out": [E, rows // 3],
+        "mlp_in": [inner, E],
+        "mlp_out": [E, inner],
+    }
+    for name, shape in expected.items():
+        if (found := [*getattr(mine, name).weight.shape]) != shape:
             raise BrokenContract(
-                "what takes heads and inner values is cut by inputs, which are the columns of its weight: "
-                f"{words} has {name} {found}, expected {expected}. It multiplies "
-                "what this rank has made, and makes a part of every output."
+                "what makes heads and inner values is cut by outputs, which are the rows of its weight, and "
+                f"what takes them by inputs, which are its columns: {words} has {name} {found}, expected "
+                f"{shape}."
             )
 
 
 def check_heads(parts: Sequence[LayerMatrices], num_heads: int, head_dim: int) -> None:
     """Raise BrokenContract unless all ranks' parts together have every head once."""
-    heads = [len(mine.qkv.weight) // 3 // head_dim for mine in parts]
-    inner = [len(mine.mlp_in.weight) for mine in parts]
-    for found, whole, noun in (
-        (heads, num_heads, "heads"),
-        (inner, 4 * num_heads * head_dim, "inner values"),
-    ):
+    owned = (
+        ("heads", num_heads, [len(mine.qkv.weight) // 3 // head_dim for mine in parts]),
+        ("inner values", 4 * num_heads * head_dim, [len(mine.mlp_in.weight) for mine in parts]),
+    )
+    for noun, whole, found in owned:
         if sum(found) != whole:
             raise BrokenContract(
                 f"each head and each inner value belongs to one rank: of {whole} {noun}, the ranks have "
@@ -167,8 +155,10 @@ def check_sums(whole: LayerMatrices, parts: Sequence[LayerMatrices], num_heads: 
                     f"the sum {times} times. One rank has it, and the others have None."
                 )
         raise BrokenContract(
-            f"{SAME[name]}: of {num_heads} heads, the sum of what the ranks make is {total[0, 0]:.4f}, "
-            f"expected {right[0, 0]:.4f}. {IN_THREE if name == 'attention_out' else ''}"
+            "a rank has the queries, keys and values of the same heads, and of heads and inner values the "
+            f"columns that take them: of {num_heads} heads, the sum of what the ranks make in {name} is "
+            f"{total[0, 0]:.4f}, expected {right[0, 0]:.4f}. The rows of qkv are all queries, then all keys, "
+            "then all values: cut each of the three."
         )
 
 
@@ -192,8 +182,9 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     with patch.object(ranks, "sum", wraps=ranks.sum) as summed:
         made = part(x.clone(), layer_of(mine, values_alone), ranks)
     first = f"{made[0, 0]:.4f}"
-    _, other = swapped(ranks, [True, first])
-    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, other))
+    ranks.tell(first)  # a message, for a rank that waits in a sum meets nobody here
+    firsts = first, ranks.hear()
+    check_made(made, x, layer_of(whole, values_alone), summed.call_count, firsts)
     step = step_with(part, ranks)
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}
@@ -225,15 +216,11 @@ def check_made(made: Tensor, x: Tensor, whole: Layer, num_sums: int, firsts: Seq
     expected = one_layer(whole, x)
     if torch.allclose(made, expected, rtol=1e-4, atol=1e-4):
         return
-    for times, which in (
-        ((n, n), "both residuals are"),
-        ((n, 1), "the first residual is"),
-        ((1, n), "the second residual is"),
-    ):
+    for times in ((n, n), (n, 1), (1, n)):
         if torch.allclose(made, one_layer(whole, x, *times), rtol=1e-4, atol=1e-4):
             raise BrokenContract(
-                f"the residual is added once: {which} in the sum, so {n} ranks have added it {n} times. Sum "
-                "what the product makes, and add the residual afterwards."
+                f"the residual is added once: of {n} ranks, the first residual was added {times[0]} times, "
+                f"and the second {times[1]}. Sum what the product makes, and add the residual afterwards."
             )
     raise BrokenContract(
         f"a sum stands directly after a product that is cut by inputs: {num_sums} sums were made, "
@@ -261,25 +248,22 @@ def step_with(part: MyLayer, ranks: Ranks) -> type[FusedDeviceStep]:
 
 def check_engine(engine: ParallelEngine) -> None:
     """Raise BrokenContract, on the first rank, unless an engine on two ranks makes the tokens of one."""
-    made = engine.lead_or_follow(lambda: engine.generate(TEXTS, PARAMS))
+    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
+    made = engine.lead_or_follow(lambda: engine.generate(TEXTS, params))
     if made is None:
         return
-    for text, completion, expected in zip(TEXTS, made, text_of_one(), strict=True):
+    for text, completion, expected in zip(TEXTS, made, texts_of(FINISHED.options), strict=True):
         check_text("two processes make the tokens of one:", text, completion.token_ids, expected)
-
-
-@cache
-def text_of_one() -> list[tuple[int, ...]]:
-    """The tokens that one process makes."""
-    engine = InferenceEngine(trained_model(), FINISHED.options, device="cpu", dtype=torch.float32)
-    return [each.token_ids for each in engine.generate(TEXTS, PARAMS)]
 
 
 # --- broken on purpose, without an error --------------------------------------------------------------------
 
 
-def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
-    """Whole heads, inner values, and the biases of sums on the first rank."""
+def shard(
+    layer: LayerMatrices, num_heads: int, rank: int, size: int, adds_biases: bool = False
+) -> LayerMatrices:
+    """Whole heads, inner values, and the biases of sums on the first rank, or where they are asked for."""
+    adds_biases = adds_biases or rank == 0
 
     def heads(tensor: Tensor) -> Tensor:
         return tensor.unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)
@@ -289,20 +273,17 @@ def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMa
     return LayerMatrices(
         qkv=LinearWeights(*map(heads, layer.qkv)),
         attention_out=LinearWeights(
-            by_head.tensor_split(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
+            by_head.tensor_split(size, dim=1)[rank].flatten(1),
+            layer.attention_out.bias if adds_biases else None,
         ),
         mlp_in=LinearWeights(*(each.tensor_split(size)[rank] for each in layer.mlp_in)),
-        mlp_out=LinearWeights(inner, None if rank else layer.mlp_out.bias),
+        mlp_out=LinearWeights(inner, layer.mlp_out.bias if adds_biases else None),
     )
 
 
 def bias_on_every_rank(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
     """The cut is right, but every rank has the biases of the sums."""
-    mine = shard(layer, num_heads, rank, size)
-    return mine._replace(
-        attention_out=mine.attention_out._replace(bias=layer.attention_out.bias),
-        mlp_out=mine.mlp_out._replace(bias=layer.mlp_out.bias),
-    )
+    return shard(layer, num_heads, rank, size, adds_biases=True)
 
 
 def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
@@ -322,7 +303,3 @@ def one_rank_forgets(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
     x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
     out = layer.mlp_out(layer.mlp_in(x))
     return x + (out if ranks.rank else ranks.sum(out))
-
-
-if __name__ == "__main__":
-    serve({"shard": shard_trial, "layer": layer_trial})

@@ -1,6 +1,7 @@
 """Lesson 19, step 3: the frames of a stream."""
 
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from functools import partial
 from itertools import cycle, dropwhile, islice
@@ -100,12 +101,10 @@ def drive(awaitable: Awaitable[Any]) -> Any:
 
 
 def _check_form(made: object, what: str) -> None:
-    if not isinstance(made, bytes):
-        raise BrokenContract(f"a frame is bytes: {what}, it yielded {shown(made)}. `event` makes them.")
-    text = made.decode(errors="replace")
-    if not text.startswith("data: ") or not text.endswith("\n\n") or "\n" in text[:-2]:
+    if not isinstance(made, bytes) or not re.fullmatch(rb"data: [^\n]*\n\n", made):
         raise BrokenContract(
-            f"a frame is `data:`, a blank, one line, and an empty line: {what}, it yielded {shown(text)}."
+            f"a frame is bytes, `data:`, a blank, one line, and an empty line: {what}, it yielded "
+            f"{shown(made)}. `event` makes them."
         )
 
 

@@ -14,7 +14,7 @@ from labkit.ladder import FINISHED, LADDER, Rung
 from labkit.learn.assembly import Assembly
 from labkit.learn.lesson_14.counts import behind_system, questions
 from labkit.model import LanguageModel
-from labkit.results import Comparison
+from labkit.results import Comparison, speedup
 from labkit.results.runs import Run
 
 # --- the reader's engine serves, beside the one that the ladder began with -----------------------------
@@ -94,9 +94,8 @@ class Staircase:
     @property
     def gain(self) -> float:
         """How many times the first rung's time the last one's is."""
-        first, *_, last = self.package
-        runs = tuple(self.package[first]), tuple(self.package[last])
-        return Comparison(first, last, *runs, {}, {}).speedup
+        first, *_, last = self.package.values()
+        return speedup(first, last)
 
 
 def timed_parts(mine: Assembly, number: str, device: torch.device) -> dict[str, Part]:
