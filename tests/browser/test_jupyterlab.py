@@ -106,3 +106,14 @@ def test_a_slider_changes_its_figure(browser, address):
             arg=[FIGURE, before],
         )
         photograph(lesson.page, "slider")
+
+
+def test_a_chat_gets_its_answer_from_the_readers_server(browser, address):
+    with opened(browser, address, "19_server.ipynb") as lesson:
+        lesson.run_all()
+        lesson.run(place_of(lesson.code(), "chat(talking)"))  # the cell below it has closed the server
+        line = lesson.page.get_by_placeholder("Write here").first
+        line.fill("Who are you?")
+        line.press("Enter")
+        lesson.page.locator("b").get_by_text("model", exact=True).first.wait_for()
+        photograph(lesson.page, "chat")

@@ -1,11 +1,13 @@
-"""Lesson 19: a running server with the reader's parts in the place of the package's."""
+"""Lesson 19: a running server with the reader's parts in the place of the package's, and a chat with it."""
 
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
+from html import escape
 from typing import Any
 
 import openai
@@ -20,6 +22,7 @@ from labkit.model.tokenizer import Tokenizer
 from labkit.serve import RunningServer, make_app
 from labkit.serve.errors import ApiError, api_error
 from labkit.serve.replies import ChatForm, finish_reason, usage_of
+from labkit.show.sliders import show_widget
 from labkit.watch.replaced import replaced
 
 NAME = "mine"  # of the served model, for clients
@@ -215,3 +218,71 @@ def events(stream: bytes) -> Iterator[dict[str, Any] | str]:
         except ValueError:
             body = None
         yield body if isinstance(body, dict) else data
+
+
+# --- a chat in the notebook -----------------------------------------------------------------------------
+
+MOST_TOKENS = 120  # of an answer
+WORDS = "A chat: run this cell in JupyterLab to talk to your server."
+
+
+class Chat:
+    """A line to write on, and above it what was said. Each answer streams from the server, in a thread of its
+    own, so that the notebook goes on."""
+
+    def __init__(self, server: Server, max_tokens: int = MOST_TOKENS) -> None:
+        from ipywidgets import HTML, Text, VBox
+
+        self._server, self._max_tokens = server, max_tokens
+        self._messages: list[dict[str, str]] = []  # of this conversation, as the server is sent them
+        self._told: list[str] = []  # all that was said, in HTML
+        self.said = HTML()
+        self.line = Text(
+            placeholder="Write here, and press Enter", continuous_update=False, layout={"width": "30em"}
+        )
+        self.box = VBox([self.said, self.line])
+        self.line.observe(lambda change: self.say(change["new"]), "value")  # Enter, or the line is left
+
+    def say(self, text: str) -> threading.Thread | None:
+        """Send a text after all that was said; the thread that waits for its answer."""
+        if not text or self.line.disabled:
+            return None
+        self.line.disabled, self.line.value = True, ""
+        self._messages.append({"role": "user", "content": text})
+        self._told += [told("you", text), ""]
+        thread = threading.Thread(target=self._answer, daemon=True)
+        thread.start()
+        return thread
+
+    def _answer(self) -> None:
+        """Draw the answer while it comes."""
+        text = ""
+        settings = {"max_tokens": self._max_tokens, "temperature": 0.7, "stream": True}
+        try:
+            create = self._server.client.chat.completions.create
+            for chunk in create(model=NAME, messages=self._messages, **settings):
+                if chunk.choices:
+                    text += chunk.choices[0].delta.content or ""
+                    self._draw(told("model", text))
+            self._messages.append({"role": "assistant", "content": text})
+        except Exception as error:  # whatever the server, or the way to it, says
+            self._draw(
+                told("model", f"{text} {type(error).__name__}: {error} What you write next begins anew.")
+            )
+            self._messages.clear()
+        self.line.disabled = False
+
+    def _draw(self, answer: str) -> None:
+        self._told[-1] = answer
+        self.said.value = f'<div style="max-width: 50em">{"".join(self._told)}</div>'
+
+
+def told(who: str, text: str) -> str:
+    """What somebody said, in HTML."""
+    indent = f"margin-left: {0 if who == 'you' else 2}em"
+    return f'<div style="white-space: pre-wrap; margin-top: 6px; {indent}"><b>{who}</b> {escape(text)}</div>'
+
+
+def chat(server: Server) -> None:
+    """Show a chat with a server. Where a page is only read, a line of words stands in its place."""
+    show_widget(Chat(server).box, WORDS)
