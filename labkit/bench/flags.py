@@ -14,7 +14,7 @@ import torch
 
 from labkit.bench.limit import Bandwidth, measure_bandwidth
 from labkit.bench.loads import ALIKE, LOADS, Asked, make_load
-from labkit.bench.record import make_record, own_target, target_file, utf8, write_record
+from labkit.bench.record import make_record, own_target, target_file, tell, utf8, write_record
 from labkit.bench.workload import Request, Workload
 from labkit.checks import real_number, shown, whole_number
 from labkit.engine import SamplingParams
@@ -181,7 +181,7 @@ class Flags:
         """Write a record if there is a file for it, and say where it is and what draws it."""
         if self.json:
             write_record(record, self.json)
-            print(f"Record: {self.json}")
+            tell(record, self.json)
 
     def record_if_asked(self, *about: Any, **more: object) -> None:
         """Make a record and write it, if there is a file for it. about, more: as `record` takes them."""

@@ -26,6 +26,8 @@ from labkit.results.files import KINDS
 from labkit.results.record import Host, Record
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux's
+DRAWN_IN = "notebooks/deeper/20_complete_engine.ipynb"
+DRAWN = ("ladder", "host_time")  # kinds of which it draws every record
 
 
 def describe_host(device: torch.device) -> Host:
@@ -153,3 +155,11 @@ def own_target(kind: str, device: torch.device) -> Path:
     except (ProjectError, argparse.ArgumentTypeError) as error:
         raise OptionError(f"{error}. Name a file with --json") from None
     return path
+
+
+def tell(record: Record, path: Path) -> None:
+    """Say where a record is and what draws it."""
+    print(f"Record: {path}")
+    if record.kind in DRAWN:
+        here = "" if path.resolve().parent == paths.RESULTS else " Put it into data/results first."
+        print(f"To see it: run {DRAWN_IN}; *Every machine, yours among them* draws it.{here}")

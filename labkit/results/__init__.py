@@ -17,6 +17,8 @@ from labkit.results.cost_cards import (
 from labkit.results.files import (
     KINDS,
     GpuTests,
+    host_time_lines,
+    ladder_lines,
     load,
     load_all,
     load_gpu_tests,

@@ -147,7 +147,13 @@ def test_a_place_that_cannot_be_written_is_refused_with_a_way_out(results):
 
 
 @pytest.mark.slow
-def test_a_command_ends_by_saying_where_its_record_is(results, monkeypatch, capsys):
-    bench(monkeypatch, "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1")
+def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results, monkeypatch, capsys):
+    line = "host-time --device cpu --rungs 10 --batch-sizes 1 --steps 2 --rounds 1"
+    bench(monkeypatch, line)
+    *_, said, seen = capsys.readouterr().out.splitlines()
     path = results / "host_time_intel_core_i7_1185g7_3_00ghz.json"
-    assert path.is_file() and capsys.readouterr().out.endswith(f"\nRecord: {path}\n")
+    assert path.is_file() and said == f"Record: {path}"
+    assert seen.startswith(f"To see it: run {record.DRAWN_IN};") and seen.endswith("draws it.")
+    assert "Every machine, yours among them" in (paths.ROOT / record.DRAWN_IN).read_text(encoding="utf-8")
+    bench(monkeypatch, f"{line} --json {results}/../other.json")
+    assert capsys.readouterr().out.endswith("draws it. Put it into data/results first.\n")
