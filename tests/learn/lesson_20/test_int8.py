@@ -26,7 +26,12 @@ SCALED = """        out = F.linear(x, self.numbers.to(x.dtype)) * self.scale.to(
 BIAS = "        self.bias = linear.bias"
 CHECKED = "check_layer(MyInt8Linear)"
 MISTAKES = [
-    (MATRIX, "torch.int8", "torch.uint8", "(torch.uint8, (6, 8), (6, 1)) for a drawn matrix, expected"),
+    (
+        MATRIX,
+        "torch.int8",
+        "torch.uint8",
+        "(torch.uint8, (6, 8), (6, 1)) for a drawn matrix, expected (torch.int8",
+    ),
     (MATRIX, "dim=1", "dim=0", "one scale per row"),
     (MATRIX, ".abs()", "", "whatever its sign, becomes 127"),
     (MATRIX, ".round()", ".trunc()", "rounded to the nearest"),
