@@ -14,8 +14,7 @@ from labkit.errors import OptionError
 from labkit.paths import ROOT
 
 CODE = "font-size:12px; line-height:1.4; white-space:pre; overflow-x:auto"  # a line is not wrapped
-# By a line's sign, a colour for a light ground and a dark one. Where styles are taken away, as on GitHub, lines
-# keep their signs.
+# By a line's sign, for a light ground and a dark one. Where styles are taken away, as on GitHub, signs stay.
 COLOURS = {"-": "background:rgba(248,81,73,0.15)", "+": "background:rgba(46,160,67,0.15)"}
 
 
