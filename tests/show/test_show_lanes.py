@@ -2,8 +2,7 @@
 
 import pytest
 
-from labkit import Completion, FinishReason, show
-from labkit.engine import Timing
+from labkit import show
 from labkit.results.profiles import Span, StepProfile
 from labkit.show import JoinStep, Stretch
 from labkit.show.lanes import kernels_of
@@ -66,14 +65,6 @@ def test_prompts_are_padded_to_the_longest_or_packed_without_a_gap():
     padded, packed = show.draw_packing([5, 2, 3], max_tokens=4).axes
     assert sum(box.get_width() for box in padded.patches) == 15
     assert spans(packed.patches) == [(0, 4), (0, 1), (1, 3), (3, 4), (0, 2)]
-
-
-def test_requests_wait_are_computed_and_decode_from_the_first_arrival_on(tiny):
-    moments = [Timing(10.05, 10.1, (10.3, 10.4)), Timing(10.0, 10.0, (10.2, 10.3, 10.5))]
-    done = [Completion(i, (1,), (2,), FinishReason.LENGTH, t, tiny.tokenizer) for i, t in enumerate(moments)]
-    (axes,) = show.draw_requests(done).axes
-    bars = [(round(bar.get_x(), 6), round(bar.get_width(), 6)) for bar in axes.patches]
-    assert bars == [(50, 50), (100, 200), (300, 100), (0, 1.5), (0, 200), (200, 100), (300, 200)]
 
 
 def test_slots_are_numbers_by_step_and_the_last_row_names_the_write():
