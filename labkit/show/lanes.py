@@ -107,25 +107,16 @@ def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None)
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
     for axes, (name, stretches) in zip(fig.axes, lanes.items(), strict=True):
-        for kernel in kernels_of([each for each in stretches if each.start < end]):
-            stop, row = min(kernel.end, end), streams[name].index(kernel.lane)
-            if stop - kernel.start > 0.09 * end:
-                middle, look = (kernel.start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
-                axes.text(middle, row - HEIGHT / 2, kernel.whose, fontsize=7.5, **look)
+        starts: dict[str, float] = {}  # by lane, of the kernel there, which waits before it moves bytes
+        for each in stretches:
+            start = starts.setdefault(each.lane, each.start)
+            if each.work == "moves bytes":
+                del starts[each.lane]
+                stop, row = min(each.end, end), streams[name].index(each.lane)
+                if stop - start > 0.09 * end:
+                    middle, look = (start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
+                    axes.text(middle, row - HEIGHT / 2, each.whose, fontsize=7.5, **look)
     return fig
-
-
-def kernels_of(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """A stretch for each kernel: a wait and what comes right after it are one kernel's."""
-    kernels: list[Stretch] = []
-    for each in stretches:
-        before = kernels[-1] if kernels else each
-        is_open = before.work != "moves bytes" and each.work != "waits"
-        if is_open and (before.lane, before.whose) == (each.lane, each.whose):
-            kernels[-1:] = [each._replace(start=before.start)]
-        else:
-            kernels.append(each)
-    return kernels
 
 
 # By the kind of work: its colours, in even and odd steps; and the words of the legend, for a decode step.
