@@ -18,6 +18,7 @@ from labkit.results.ranks import RanksRecord
 from labkit.results.served import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.show import reliability
 from labkit.show.comparison import draw_ladder
+from labkit.show.tables import with_thousands
 
 NAMES = ("README", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
 PAGES = tuple(ROOT / f"{name}.md" for name in NAMES)
@@ -56,9 +57,9 @@ def ran(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table of text in Markdown, its numbers to the right."""
+    """A table in Markdown, its numbers to the right."""
     head = " | ".join([str(table.index.name), *table.columns])
-    rows = [" | ".join([str(name), *values]) for name, *values in table.itertuples()]
+    rows = [" | ".join(map(str, row)) for row in with_thousands(table).itertuples()]
     return "\n".join([f"| {head} |", "| --- |" + " ---: |" * len(table.columns), *(f"| {r} |" for r in rows)])
 
 
@@ -291,9 +292,9 @@ MADE: dict[str, Callable[[], str]] = {
     "fleet": lambda: markdown(load("fleet").steady_table()),
     "fleet growth": lambda: markdown(load("fleet").growth_table()),
     "gpu tests": gpu_tests_line,
-    "faults": lambda: "\n\n".join(map(reliability.faults_of, map(load, reliability.FAULTS_RECORDS))),
-    "floods": reliability.floods_text,
-    "http flood": reliability.http_flood_text,
+    "faults": lambda: markdown(reliability.faults_table()),
+    "floods": lambda: markdown(reliability.floods_table()),
+    "http flood": lambda: markdown(reliability.http_flood_table()),
 }
 
 
