@@ -18,7 +18,7 @@ from labkit.watch.accesses import READ, WRITE, Access, KernelRun, Layout, Progra
 if TYPE_CHECKING:
     from labkit.learn.before_03.graders import Access as Touch
 
-MOST_COLUMNS, MOST_ROWS = 64, 48  # of a tensor; with more, a cell is too small to be seen
+MOST_COLUMNS = 64  # of two dimensions side by side; with more, a cell is too small to be seen
 ROW = 0.17  # inches
 READ_ALPHA = 0.35  # what is read is pale
 COLOURS = tuple(shade for shade in SERIES if shade != RED)  # of programs; red is what should not be
@@ -37,7 +37,7 @@ def draw_accesses(
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
     accessed. numbered: each cell has the number's place. A number that several programs read has a slice per
     program; one that several write is red, with a cross. Accesses that meet no element of their tensor are
-    counted in red below it. Raises ValueError for a tensor too large to draw.
+    counted in red below it.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses} or dict.fromkeys(run.layouts, ())
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
@@ -59,7 +59,7 @@ def draw_accesses(
 def draw_places(accesses: Sequence[Touch], shapes: Mapping[str, tuple[int, int]]) -> Figure:
     """Draw what each program of a kernel loads and stores, as `draw_accesses` does.
 
-    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError as `draw_accesses`.
+    shapes: the rows of each tensor and the numbers in each, by name.
     """
     layouts = {name: Layout(shape, (shape[1], 1)) for name, shape in shapes.items()}
     kinds = {"load": READ, "store": WRITE}
@@ -88,11 +88,6 @@ class _Panel:
         across = 2 if len(self.shape) > 2 and prod(self.shape[-2:]) <= MOST_COLUMNS else 1
         self.down, self.across = self.shape[:-across], self.shape[-across:]
         self.num_rows, self.num_columns = prod(self.down), prod(self.across)
-        if self.num_rows > MOST_ROWS or self.num_columns > MOST_COLUMNS:
-            raise ValueError(
-                f"{name}, {list(self.shape)}, is too large to draw: at most {MOST_ROWS} rows of "
-                f"{MOST_COLUMNS} numbers"
-            )
 
     def draw(self, axes: Axes, colours: Mapping[Program, str], numbered: bool) -> None:
         places = product(product(*map(range, self.down)), product(*map(range, self.across)))

@@ -52,8 +52,6 @@ def test_a_number_written_by_two_is_red_and_what_meets_no_element_is_told():
     (axes,) = show.draw_accesses(run_of(*astray, grid=(4,)), {"new": ("request", "d")}).axes
     assert cells(axes) == {}
     assert axes.get_xlabel() == "d\noutside of it: 8 accesses, the first by program (0,)"
-    with pytest.raises(ValueError, match=r"cache, \[2, 65\], is too large to draw"):
-        show.draw_accesses(run_of(((0,), "cache", WRITE, (0,)), shape=(2, 65), strides=(65, 1)))
 
 
 def test_blocks_are_filled_as_far_as_they_are_and_striped_by_their_holders(tiny):
