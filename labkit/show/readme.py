@@ -13,7 +13,7 @@ import pandas as pd
 from labkit.bench.ranks import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
+from labkit.results import Comparison, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.ranks import RanksRecord
 from labkit.results.served import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.show import reliability
@@ -176,8 +176,8 @@ def peers_table() -> str:
 
 
 def loads_text() -> str:
-    """Markdown tables of tokens per second of each load and of the arrivals' latency, and sentences about the
-    machine and about what was left out."""
+    """Markdown tables of tokens per second of each load and of the arrivals' latency, and a sentence about the
+    machine."""
     record = load(LOADS_RECORD)
     table = ran(record.table())
     machine = (
@@ -187,8 +187,7 @@ def loads_text() -> str:
         f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
         f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
-    latency = markdown(record.latency_table())
-    return "\n\n".join([machine, markdown(table), latency, left_out_text(record, list(table.index))])
+    return "\n\n".join([machine, markdown(table), markdown(record.latency_table())])
 
 
 def door_line() -> str:
@@ -240,16 +239,6 @@ def replicas_of(record: ReplicasRecord) -> str:
         f"{record.rung}; ingresses: {record.ingresses}; on an {record.host.device}."
     )
     return f"{machine}\n\n{markdown(record.table())}"
-
-
-def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
-    """Why a table of loads has no number in a place: a sentence for each reason."""
-    places: dict[str, list[str]] = {}
-    for kind in record.loads:
-        for engine, reason in record.left_out(kind).items():
-            if engine in engines:
-                places.setdefault(reason, []).append(f"{engine} ({kind})")
-    return " ".join(f"Left out: {'; '.join(where)}: {reason}." for reason, where in places.items())
 
 
 def h200_table() -> str:
