@@ -176,8 +176,8 @@ def peers_table() -> str:
 
 
 def loads_text() -> str:
-    """Markdown tables of tokens per second of each load and of the arrivals' latency, and a sentence about the
-    machine."""
+    """A sentence about the machine, and Markdown tables of each load's tokens per second and of the arrivals'
+    latency."""
     record = load(LOADS_RECORD)
     table = ran(record.table())
     machine = (
