@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 
 from labkit.show.colours import INK, RED, SERIES
 from labkit.show.style import box, figure, key_below, styled, write
-from labkit.watch.accesses import READ, WRITE, Access, KernelRun, Layout, Program
 
-if TYPE_CHECKING:
-    from labkit.learn.before_03.graders import Access as Touch
+if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
+    from labkit.learn.before_03.graders import Access
+    from labkit.watch.accesses import KernelRun, Program
 
+READ, WRITE = "read", "write"
 MOST_COLUMNS = 64  # of two dimensions side by side; with more, a cell is too small to be seen
 ROW = 0.17  # inches
 READ_ALPHA = 0.35  # what is read is pale
@@ -56,11 +57,13 @@ def draw_accesses(
     return fig
 
 
-def draw_places(accesses: Sequence[Touch], shapes: Mapping[str, tuple[int, int]]) -> Figure:
+def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
     """Draw what each program of a kernel loads and stores, as `draw_accesses` does.
 
     shapes: the rows of each tensor and the numbers in each, by name.
     """
+    from labkit.watch.accesses import Access, KernelRun, Layout
+
     layouts = {name: Layout(shape, (shape[1], 1)) for name, shape in shapes.items()}
     kinds = {"load": READ, "store": WRITE}
     seen = [Access(each.program, each.tensor, kinds[each.kind], each.places) for each in accesses]
