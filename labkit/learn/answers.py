@@ -25,12 +25,7 @@ def difference(answer: Any, expected: Any) -> str:
     if isinstance(answer, Mapping) and isinstance(expected, Mapping) and answer.keys() == expected.keys():
         wrong = {key: difference(answer[key], item) for key, item in expected.items()}
         return next(f"{key!r}: {sentence}" for key, sentence in wrong.items() if sentence)
-    wanted = f"expected {one_line(repr(expected))}."
-    shown = one_line(repr(answer))
-    if isinstance(plain(expected), tuple) and not isinstance(plain(answer), tuple | None):
-        kind = type(answer).__name__
-        return f"{shown}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}, where a list or a tuple was {wanted}"
-    return f"{shown}, {wanted}"
+    return f"{one_line(repr(answer))}, expected {one_line(repr(expected))}."
 
 
 def beside(found: float, expected: float) -> tuple[str, str]:

@@ -17,13 +17,9 @@ class Variants:
 
     name: str
 
-    @property
-    def path(self) -> Path:
-        return ROOT / "data" / f"{self.name}.json"
-
     def measured(self) -> SimpleNamespace:
         """All of the file, its names as attributes."""
-        return _read(self.path)
+        return _read(ROOT / "data" / f"{self.name}.json")
 
     def part(self, what: str) -> SimpleNamespace:
         """A measured part of the file ("steps"), or of a part ("ends.steps")."""

@@ -31,7 +31,6 @@ from labkit.show.lanes import (
     draw_launches,
     draw_packing,
     draw_request,
-    draw_requests,
     draw_schedules,
     draw_timeline,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
@@ -15,15 +16,14 @@ from labkit.show.style import box, figure, key_below, styled, write
 
 if TYPE_CHECKING:  # what is drawn; the interpreter that it was seen in is not needed
     from labkit.learn.before_03.graders import Access
-    from labkit.watch.accesses import KernelRun, Layout, Program
+    from labkit.watch.accesses import KernelRun, Program
 
-MOST_COLUMNS, MOST_ROWS = 64, 48  # of a tensor; with more, a cell is too small to be seen
+READ, WRITE = "read", "write"
+MOST_COLUMNS = 64  # of two dimensions side by side; with more, a cell is too small to be seen
 ROW = 0.17  # inches
 READ_ALPHA = 0.35  # what is read is pale
-WRITE = "write"
 COLOURS = tuple(shade for shade in SERIES if shade != RED)  # of programs; red is what should not be
-MOST_TOLD = 3  # lines about accesses that met nothing of their tensor
-Touches = dict[tuple[int, ...], list[tuple[str, "Program"]]]  # by the index of a number
+Touches = dict[str, list["Program"]]  # of a number, by READ and WRITE
 
 
 @styled
@@ -38,12 +38,12 @@ def draw_accesses(
     tensors: those to draw, by the kernel's names, with the names of their dimensions; by default all that are
     accessed. numbered: each cell has the number's place. A number that several programs read has a slice per
     program; one that several write is red, with a cross. Accesses that meet no element of their tensor are
-    told in red below it. Raises ValueError for a tensor too large to draw.
+    counted in red below it.
     """
     tensors = tensors or {access.tensor: () for access in run.accesses} or dict.fromkeys(run.layouts, ())
     panels = [_Panel(run, name, dims) for name, dims in tensors.items()]
     colours = {program: COLOURS[i % len(COLOURS)] for i, program in enumerate(run.programs)}
-    heights = [ROW * panel.num_rows + 0.48 + 0.17 * len(panel.strays) for panel in panels]
+    heights = [ROW * panel.num_rows + 0.48 + 0.17 * bool(panel.stray) for panel in panels]
     fig, axes = figure(0.8 + sum(heights), rows=len(panels), squeeze=False, height_ratios=heights)
     num_columns = max(panel.num_columns for panel in panels)
     for panel, place in zip(panels, axes[:, 0], strict=True):
@@ -60,12 +60,12 @@ def draw_accesses(
 def draw_places(accesses: Sequence[Access], shapes: Mapping[str, tuple[int, int]]) -> Figure:
     """Draw what each program of a kernel loads and stores, as `draw_accesses` does.
 
-    shapes: the rows of each tensor and the numbers in each, by name. Raises ValueError as `draw_accesses`.
+    shapes: the rows of each tensor and the numbers in each, by name.
     """
     from labkit.watch.accesses import Access, KernelRun, Layout
 
     layouts = {name: Layout(shape, (shape[1], 1)) for name, shape in shapes.items()}
-    kinds = {"load": "read", "store": WRITE}
+    kinds = {"load": READ, "store": WRITE}
     seen = [Access(each.program, each.tensor, kinds[each.kind], each.places) for each in accesses]
     num_programs = 1 + max((each.program[0] for each in accesses), default=0)
     run = KernelRun("What each program touches", (num_programs,), layouts, seen)
@@ -79,21 +79,24 @@ class _Panel:
         layout = run.layouts[name]
         self.name, self.shape = name, layout.shape or (1,)
         self.dims = tuple(dims) or tuple(f"dimension {i}" for i in range(len(self.shape)))
-        self.touches, self.strays = _sorted_out(run, name, layout)
+        strays = [each for each in run.strays() if each.tensor == name]
+        self.stray = ""
+        if strays:
+            self.stray = f"outside of it: {len(strays)} accesses, the first by program {strays[0].program}"
+        self.touches: dict[tuple[int, ...], Touches] = defaultdict(lambda: {READ: [], WRITE: []})
+        for offset, kind, program in run.touched(name):
+            index = layout.index_of(offset)
+            if index is not None and program not in self.touches[index or (0,)][kind]:
+                self.touches[index or (0,)][kind].append(program)
         across = 2 if len(self.shape) > 2 and prod(self.shape[-2:]) <= MOST_COLUMNS else 1
         self.down, self.across = self.shape[:-across], self.shape[-across:]
         self.num_rows, self.num_columns = prod(self.down), prod(self.across)
-        if self.num_rows > MOST_ROWS or self.num_columns > MOST_COLUMNS:
-            raise ValueError(
-                f"{name}, {list(self.shape)}, is too large to draw: at most {MOST_ROWS} rows of "
-                f"{MOST_COLUMNS} numbers"
-            )
 
     def draw(self, axes: Axes, colours: Mapping[Program, str], numbered: bool) -> None:
         places = product(product(*map(range, self.down)), product(*map(range, self.across)))
         for i, (row, column) in enumerate(places):
             y, x = divmod(i, self.num_columns)
-            _draw_cell(axes, x, y, self.touches.get(row + column, []), colours)
+            _draw_cell(axes, x, y, self.touches[row + column], colours)
             if numbered:
                 write(axes, x + 0.5, y + 0.55, str(i), fontsize=7)
         group = self.across[-1]
@@ -111,41 +114,18 @@ class _Panel:
         axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        ink = RED if self.strays else INK
+        ink = RED if self.stray else INK
         label = f"{self.dims[-1]}: 0 to {group - 1}" if len(self.across) == 2 else self.dims[-1]
-        axes.set_xlabel("\n".join([label, *self.strays]), loc="left", fontsize=8, color=ink)
+        axes.set_xlabel(f"{label}\n{self.stray}".strip(), loc="left", fontsize=8, color=ink)
 
 
-def _sorted_out(run: KernelRun, name: str, layout: Layout) -> tuple[Touches, list[str]]:
-    """What was accessed of a tensor, by index, and in words what met none of its elements."""
-    touches: Touches = {}
-    strays: dict[tuple[Program, str], list[int]] = {}
-    for offset, kind, program in run.touched(name):
-        index = layout.index_of(offset)
-        if index is None:
-            strays.setdefault((program, kind), []).append(offset)
-        elif (kind, program) not in (found := touches.setdefault(index or (0,), [])):
-            found.append((kind, program))
-    told = [
-        f"program {program} {kind}s outside of it: {min(offsets):,} to {max(offsets):,} from its first number"
-        for (program, kind), offsets in strays.items()
-    ]
-    most = MOST_TOLD - 1
-    return touches, told if len(told) <= MOST_TOLD else [*told[:most], f"and {len(told) - most} more like it"]
-
-
-def _draw_cell(
-    axes: Axes, x: int, y: int, touches: list[tuple[str, Program]], colours: Mapping[Program, str]
-) -> None:
-    writers = dict.fromkeys(program for kind, program in touches if kind == WRITE)
-    shown = list(writers or dict.fromkeys(program for _, program in touches))
-    if len(writers) > 1:
+def _draw_cell(axes: Axes, x: int, y: int, touches: Touches, colours: Mapping[Program, str]) -> None:
+    shown, alpha = (touches[WRITE], 1.0) if touches[WRITE] else (touches[READ], READ_ALPHA)
+    if len(touches[WRITE]) > 1:
         box(axes, (x, y), 1, 1, fc=RED, lw=0)
         write(axes, x + 0.5, y + 0.55, "×", fontsize=8, color="white", weight="bold")
     else:
         for slot, program in enumerate(shown):
             height = 1 / len(shown)
-            place, shade = (x, y + slot * height), colours[program]
-            alpha = 1 if writers else READ_ALPHA
-            box(axes, place, 1, height, fc=shade, alpha=alpha, lw=0)
+            box(axes, (x, y + slot * height), 1, height, fc=colours[program], alpha=alpha, lw=0)
     box(axes, (x, y), 1, 1, fill=False, ec="#CCCCCC", lw=0.5)

@@ -9,19 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from labkit.results import Comparison
-from labkit.show.colours import BLUE, GREY, INK, ORANGE, SKY
+from labkit.show.colours import GREY, INK, ORANGE, SKY
 from labkit.show.comparison import VERDICT_COLOURS, ink_of, rung_label, write_beside
 from labkit.show.lanes import Box, draw_boxes
 from labkit.show.style import beside, figure, is_wide, name_rows, panels, styled
 
-COLOURS = {  # by the part's name, on rungs up to 05, and from rung 07 on
-    "block tables": GREY,
-    "append": ORANGE,
-    "the rest": SKY,
-    "reserve": ORANGE,
-    "tell the device": GREY,
-    "launch and the rest": BLUE,
-}
+COLOURS = {"block tables": GREY, "append": ORANGE, "the rest": SKY}  # by the part's name
 Parts = Mapping[str, float]  # microseconds, in the order of the bar
 
 
@@ -40,7 +33,7 @@ def draw_host_shares(pairs: Mapping[str, tuple[Parts, Parts]], names: tuple[str,
                 look = {"facecolor": COLOURS[part], "alpha": 0.75}
                 boxes.append(Box(len(rows), start, end, look, f"{us:,.0f} µs"))
             rows.append(f"{label}, rung {rung}: {ends[-1] * whole:,.0f} µs")
-    looks = {part: {"facecolor": COLOURS[part], "alpha": 0.75} for part in next(iter(pairs.values()))[0]}
+    looks = {part: {"facecolor": shade, "alpha": 0.75} for part, shade in COLOURS.items()}
     across = f"host time of a step, per cent of rung {names[0]}'s"
     title = "Only the append shrinks: the more requests, the more of it goes"
     return draw_boxes({title: (rows, boxes)}, across, looks, 3)

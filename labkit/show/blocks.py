@@ -22,8 +22,9 @@ LONGEST_TEXT = 6  # characters of a token in its cell
 
 @styled
 def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
-    """Draw the blocks of a KV cache: above, each sequence's tokens in their logical blocks, with the number
-    of the physical block; below, the pool, each block in the colours of the sequences that hold it.
+    """Draw the blocks of a cache: above, each sequence's tokens in their logical blocks, the last for which
+    there is room, with the number of the physical block; below, the pool, each block in the colours of the
+    sequences that hold it.
 
     Raises ValueError for blocks of more than LARGEST_BLOCK tokens, which are too large to draw.
     """
@@ -59,14 +60,10 @@ def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
 
 
 def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float) -> None:
-    gaps = len(sequence.block_indices)
-    room = int((CELLS_ACROSS - 4) // (1 + 0.25 / block_size)) // block_size * block_size
-    hidden = max(0, -(-(len(sequence.tokens) - room) // block_size)) if gaps else 0  # whole blocks
     axes.text(0, y + 0.5, sequence.label, va="center", weight="bold", color=INK, fontsize=9)
     x = 4.0
-    if hidden:
-        axes.text(x - 0.15, y + 0.5, f"+{hidden * block_size}", va="center", ha="right", fontsize=7)
-    for place in range(hidden, gaps):
+    first = max(0, len(sequence.block_indices) - int((CELLS_ACROSS - x) // (block_size + 0.25)))
+    for place, block_index in enumerate(sequence.block_indices[first:], start=first):
         tokens = sequence.tokens[place * block_size : (place + 1) * block_size]
         for i in range(block_size):
             filled = i < len(tokens)
@@ -76,7 +73,7 @@ def _draw_sequence(axes: Axes, sequence: SequenceView, block_size: int, y: float
                 size = 6.5 if len(text) < LONGEST_TEXT else 5.5
                 write(axes, x + i + 0.5, y + 0.5, text, fontsize=size)
         box(axes, (x, y), block_size, 1, fill=False, ec=INK, lw=0.9)
-        number = f"block {sequence.block_indices[place]}"
+        number = f"block {block_index}"
         axes.text(x + block_size / 2, y + 1.04, number, ha="center", va="bottom", fontsize=7, color=INK)
         x += block_size + 0.25
 

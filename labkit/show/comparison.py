@@ -189,9 +189,6 @@ def rung_label(number: str) -> str:
 def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
     """A title in words: the factor from the first median to the last, and the last one's share of the
     limit."""
-    numbers, rates = list(medians), list(medians.values())
-    reached = f"{100 * rates[-1] / limit:.1f} % of the limit" if limit else ""
-    if len(numbers) == 1:
-        return f"Rung {numbers[0]} reaches {reached}" if limit else f"Decode throughput of rung {numbers[0]}"
-    gained = f"Rung {numbers[0]} to {numbers[-1]}: ×{rates[-1] / rates[0]:.1f}"
-    return f"{gained}, which is {reached}" if limit else gained
+    (first, rate), *_, (last, reached) = medians.items()
+    gained = f"Rung {first} to {last}: ×{reached / rate:.1f}"
+    return f"{gained}, which is {100 * reached / limit:.1f} % of the limit" if limit else gained

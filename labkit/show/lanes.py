@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 from labkit.results.profiles import Span, StepProfile
 from labkit.show.colours import BLUE, GREEN, GREY, INK, ORANGE, PALE, PURPLE, SERIES, SKY, colour
 from labkit.show.style import Look, as_patch, bare, box, figure, key_below, name_rows, panels, styled, write
-
-if TYPE_CHECKING:  # what is drawn; the engine that it was seen in is not needed
-    from labkit.engine import Completion
 
 HEIGHT = 0.64  # of a row's boxes
 VISIBLE = 0.003  # of the axis: the width of a box that would be thinner
@@ -110,25 +107,16 @@ def draw_lanes(lanes: Mapping[str, Sequence[Stretch]], end: float | None = None)
     looks = {f"a kernel {state}": shade for state, shade in KERNEL_STATES.items()}
     fig = draw_boxes(shown, "microseconds", looks | {"no kernel": PALE}, 4, end)
     for axes, (name, stretches) in zip(fig.axes, lanes.items(), strict=True):
-        for kernel in kernels_of([each for each in stretches if each.start < end]):
-            stop, row = min(kernel.end, end), streams[name].index(kernel.lane)
-            if stop - kernel.start > 0.09 * end:
-                middle, look = (kernel.start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
-                axes.text(middle, row - HEIGHT / 2, kernel.whose, fontsize=7.5, **look)
+        starts: dict[str, float] = {}  # by lane, of the kernel there, which waits before it moves bytes
+        for each in stretches:
+            start = starts.setdefault(each.lane, each.start)
+            if each.work == "moves bytes":
+                del starts[each.lane]
+                stop, row = min(each.end, end), streams[name].index(each.lane)
+                if stop - start > 0.09 * end:
+                    middle, look = (start + stop) / 2, {"ha": "center", "va": "bottom", "color": INK}
+                    axes.text(middle, row - HEIGHT / 2, each.whose, fontsize=7.5, **look)
     return fig
-
-
-def kernels_of(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """A stretch for each kernel: a wait and what comes right after it are one kernel's."""
-    kernels: list[Stretch] = []
-    for each in stretches:
-        before = kernels[-1] if kernels else each
-        is_open = before.work != "moves bytes" and each.work != "waits"
-        if is_open and (before.lane, before.whose) == (each.lane, each.whose):
-            kernels[-1:] = [each._replace(start=before.start)]
-        else:
-            kernels.append(each)
-    return kernels
 
 
 # By the kind of work: its colours, in even and odd steps; and the words of the legend, for a decode step.
@@ -279,21 +267,6 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     title = f"One request, from the socket to the model: {max(s.end for s in stretches):,.0f} ms"
     looks = {work: colour(i) for i, work in enumerate(works)} | {"waits": PALE}
     return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
-
-
-def draw_requests(completions: Sequence[Completion]) -> Figure:
-    """Draw the life of requests, a row per request: queue wait, prefill, and decode, with a box per token.
-    The axis is in milliseconds from the first arrival."""
-    origin = min(c.timing.arrived for c in completions)
-    boxes = []
-    for row, timing in enumerate(c.timing for c in completions):
-        moments = [1e3 * (t - origin) for t in (timing.arrived, timing.admitted, *timing.tokens)]
-        for i, (start, end) in enumerate(pairwise(moments)):
-            boxes.append(Box(row, start, end, (GREY, ORANGE, BLUE)[min(i, 2)]))
-    names = [f"request {c.request_id}" for c in completions]
-    looks = {"queue wait": GREY, "prefill, and the first token": ORANGE, "a further token": BLUE}
-    title = "TTFT ends with the prefill; each further box is as long as an ITL"
-    return draw_boxes({title: (names, boxes)}, "milliseconds since the first request arrived", looks, 3)
 
 
 def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:

@@ -2,12 +2,10 @@
 `PAGES`, from the records."""
 
 import hashlib
-import json
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 
 import matplotlib
 import pandas as pd
@@ -15,13 +13,14 @@ import pandas as pd
 from labkit.bench.ranks import all_gains, gains_table
 from labkit.ladder import FINISHED, LADDER, LESSONS
 from labkit.paths import RESULTS, ROOT
-from labkit.results import Comparison, LoadsRecord, RunsRecord, load, load_all, load_gpu_tests
+from labkit.results import Comparison, RunsRecord, load, load_all, load_gpu_tests
 from labkit.results.ranks import RanksRecord
 from labkit.results.served import BY_OPENAI, BY_PROCESS, HttpRecord, ReplicasRecord
 from labkit.show import reliability
 from labkit.show.comparison import draw_ladder
+from labkit.show.tables import with_thousands
 
-NAMES = ("README", "INSTALL", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
+NAMES = ("README", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
 PAGES = tuple(ROOT / f"{name}.md" for name in NAMES)
 MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
 
@@ -29,10 +28,19 @@ LADDER_RECORD = "ladder_036_h100"  # which is also drawn
 # A rung is shown from the first of these that has it and the rung below.
 LADDER_RECORDS = (LADDER_RECORD, "ladder_036_from_10_h100")
 PICTURE = RESULTS / f"{LADDER_RECORD}.png"
-TILES_RECORD, TILES_RUNS = "tiles_medium_h200", ("scheduler_medium_h200", "scheduler_medium_tuned_h200")
-H200_RECORDS = ("ladder_036_from_10_h200", "ladder_single_from_10_h200")
-STATIC = "transformers, static cache"
-MODEL_RECORDS = ("peers_medium_h200", "peers_xl_h200")
+H200_RECORDS = {  # by the words about each
+    "64 × 512": "ladder_036_from_10_h200",
+    "1 × 512": "ladder_single_from_10_h200",
+    "`random:gpt2-medium`, 64 × 512, tiles by the rule": "scheduler_medium_h200",
+    "the same, tiles of 25 seconds of search": "scheduler_medium_tuned_h200",
+}
+PEERS_RECORDS = (
+    "peers_036_h100",
+    "peers_062_h100",
+    "peers_single_h100",
+    "peers_medium_h200",
+    "peers_xl_h200",
+)
 LOADS_RECORD = "loads_from_10_h200"
 HOST_BATCH = 128  # the batch size of the host time shown
 
@@ -49,9 +57,9 @@ def ran(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A table of text in Markdown, its numbers to the right."""
+    """A table in Markdown, its numbers to the right."""
     head = " | ".join([str(table.index.name), *table.columns])
-    rows = [" | ".join([str(name), *values]) for name, *values in table.itertuples()]
+    rows = [" | ".join(map(str, row)) for row in with_thousands(table).itertuples()]
     return "\n".join([f"| {head} |", "| --- |" + " ---: |" * len(table.columns), *(f"| {r} |" for r in rows)])
 
 
@@ -82,11 +90,6 @@ def ladder_table() -> str:
 def factor(step: Comparison) -> str:
     """ "×3.17", or "cannot tell"."""
     return f"×{step.speedup:.2f}" if step.verdict in ("faster", "slower") else step.verdict
-
-
-def against(step: Comparison | None) -> str:
-    """Three columns about a rung and another; empty where there is none."""
-    return f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
 
 
 def compared(name: str) -> Comparison:
@@ -131,9 +134,10 @@ def rungs_table() -> str:
         if record is None:
             continue
         step = None if number == "00" else step_from(number)
+        against = f"×{step.speedup:.3f} | {step.interval} | {step.verdict}" if step else " | | "
         timed = f"{host.time(number, HOST_BATCH).step_us / 1e3:.2f} ms" if number in host.times else ""
         rate = f"{record.rate(number):,.0f}"
-        lines.append(f"| {number} {rung.title} | {rate} | {against(step)} | {timed} |")
+        lines.append(f"| {number} {rung.title} | {rate} | {against} | {timed} |")
     return "\n".join(lines)
 
 
@@ -149,19 +153,6 @@ def laptop_line() -> str:
     )
 
 
-def laptop_table() -> str:
-    """A Markdown table of whole runs without a GPU: a row per rung, each compared with the row above."""
-    record = load("ladder_assistant_cpu")
-    lines = [
-        "| rung | tokens/s | against the rung above it here | 99 % interval | verdict |",
-        "| --- | ---: | ---: | --- | --- |",
-    ]
-    for below, rung in pairwise([None, *record.throughputs]):
-        step = None if below is None else record.whole_run_comparison(below, rung)
-        lines.append(f"| {rung} {LADDER[rung].title} | {record.throughput(rung):,.0f} | {against(step)} |")
-    return "\n".join(lines)
-
-
 def finished_table() -> str:
     """A Markdown table: the last rung that the record has beside other engines, tokens per second by load."""
     record = load(LOADS_RECORD)
@@ -172,32 +163,21 @@ def finished_table() -> str:
 
 
 def peers_table() -> str:
-    """A Markdown table of tokens per second in whole runs: labkit's last rung beside other engines on the
-    same H100."""
+    """A Markdown table of tokens per second in whole runs: labkit's newest rung of each record beside
+    transformers, on the same GPU."""
     rows = {}
-    for record in map(load, ("peers_036_h100", "peers_062_h100", "peers_single_h100")):
-        engines = ("labkit 10", STATIC, "transformers, dynamic cache")
-        rates = {engine: f"{record.rate(engine):,.0f}" for engine in engines}
-        rows[f"{record.num_requests} × {record.max_new_tokens}"] = rates
-    return markdown(pd.DataFrame(rows).T.rename_axis("requests × tokens"))
-
-
-def models_line() -> str:
-    """A sentence: labkit beside transformers' static cache with models of other sizes."""
-    reached, device = [], ""
-    for record in map(load, MODEL_RECORDS):
-        device, ratio = record.host.device, record.rate(record.ours) / record.rate(STATIC)
-        reached.append(
-            f"{ratio:.2f} times as many with `{record.model}` "
-            f"({record.num_requests} × {record.max_new_tokens}, {record.rate(record.ours):,.0f} tokens/s)"
-        )
-    all_of_them = " and ".join(reached)
-    return f"On an {device}, {record.ours} makes more tokens per second than {STATIC}: {all_of_them}."
+    for record in map(load, PEERS_RECORDS):
+        made = f"{record.num_requests} × {record.max_new_tokens}"
+        what = f"`{record.model}`, {made}, {record.host.device}, rung {record.ours.split()[-1]}"
+        others = [engine for engine in record.engines if engine.startswith("transformers")]
+        rates = {engine: f"{record.rate(engine):,.0f}" for engine in (record.ours, *others)}
+        rows[what] = {"labkit" if engine == record.ours else engine: rate for engine, rate in rates.items()}
+    return markdown(pd.DataFrame(rows).T.fillna("–").rename_axis("model, requests × tokens"))
 
 
 def loads_text() -> str:
-    """Markdown tables of tokens per second of each load and of the arrivals' latency, and sentences about the
-    machine and about what was left out."""
+    """A sentence about the machine, and Markdown tables of each load's tokens per second and of the arrivals'
+    latency."""
     record = load(LOADS_RECORD)
     table = ran(record.table())
     machine = (
@@ -207,8 +187,7 @@ def loads_text() -> str:
         f"{record.read_bandwidth / 1e9:,.0f} GB/s. transformers is {record.versions['transformers']}, "
         f"{'with' if 'flash_attn' in record.versions else 'without'} the package of flash attention."
     )
-    latency = markdown(record.latency_table())
-    return "\n\n".join([machine, markdown(table), latency, left_out_text(record, list(table.index))])
+    return "\n\n".join([machine, markdown(table), markdown(record.latency_table())])
 
 
 def door_line() -> str:
@@ -262,55 +241,15 @@ def replicas_of(record: ReplicasRecord) -> str:
     return f"{machine}\n\n{markdown(record.table())}"
 
 
-def left_out_text(record: LoadsRecord, engines: list[str]) -> str:
-    """Why a table of loads has no number in a place: a sentence for each reason."""
-    places: dict[str, list[str]] = {}
-    for kind in record.loads:
-        for engine, reason in record.left_out(kind).items():
-            if engine in engines:
-                places.setdefault(reason, []).append(f"{engine} ({kind})")
-    return " ".join(f"Left out: {'; '.join(where)}: {reason}." for reason, where in places.items())
-
-
-def h200_line() -> str:
-    """A sentence: what the last rung reaches on an H200, and what share of that GPU's limit that is."""
-    reached = []
-    for record in map(load, H200_RECORDS):
+def h200_table() -> str:
+    """A Markdown table of what the last rung of each record decodes, and the share of that GPU's limit."""
+    rows = {}
+    for label, name in H200_RECORDS.items():
+        record = load(name)
         rung = list(record.rates)[-1]
-        reached.append(
-            f"{record.rate(rung):,.0f} tokens/s with {record.num_requests} × {record.max_new_tokens} "
-            f"({100 * record.share_of_limit(rung):.0f} % of that GPU's limit)"
-        )
-    return f"On an {record.host.device}, rung {rung} decodes {' and '.join(reached)}."
-
-
-def tiles_line() -> str:
-    """A sentence: what tiles that were measured for it made of a model that had tiles by rule."""
-    tiles = load(TILES_RECORD)
-    before, after = (load(name) for name in TILES_RUNS)
-    (rung,) = after.rates
-    rows = after.num_requests
-    gains = [tile.gain for tile in tiles.samples if tile.rows == rows]
-    return (
-        f"On an {tiles.host.device}, {tiles.seconds} seconds of search made the {len(gains)} products of "
-        f"`{before.model}` ×{min(gains):.2f} to ×{max(gains):.2f} as fast at {rows} rows, "
-        f"and rung {rung} decodes {after.rate(rung):,.0f} tokens/s with {after.num_requests} × "
-        f"{after.max_new_tokens} where it decoded {before.rate(rung):,.0f}: "
-        f"{100 * after.share_of_limit(rung):.0f} % of the limit instead of "
-        f"{100 * before.share_of_limit(rung):.0f} %."
-    )
-
-
-def installation_line() -> str:
-    """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
-    cuda, cpu = (
-        "{gigabytes} GB of disk (torch {torch}, {minutes} minutes on {machine}, {date})".format(**build)
-        for build in json.loads((ROOT / "data" / "installation.json").read_text("utf-8"))
-    )
-    return (
-        f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. With PyTorch's CPU build "
-        f"it is {cpu}."
-    )
+        share = f"{100 * record.share_of_limit(rung):.0f} %"
+        rows[label] = {"rung": rung, "decode tokens/s": f"{record.rate(rung):,.0f}", "of the limit": share}
+    return markdown(pd.DataFrame(rows).T.rename_axis("on an NVIDIA H200"))
 
 
 def gpu_tests_line() -> str:
@@ -333,22 +272,18 @@ MADE: dict[str, Callable[[], str]] = {
     "door": door_line,
     "rungs": rungs_table,
     "laptop": laptop_line,
-    "laptop ladder": laptop_table,
-    "h200": h200_line,
+    "h200": h200_table,
     "peers": peers_table,
-    "models": models_line,
     "loads": loads_text,
     "http": lambda: "\n\n".join(map(http_of, load_all("http").values())),
     "ranks": ranks_text,
     "replicas": lambda: "\n\n".join(map(replicas_of, load_all("replicas").values())),
     "fleet": lambda: markdown(load("fleet").steady_table()),
     "fleet growth": lambda: markdown(load("fleet").growth_table()),
-    "tiles": tiles_line,
-    "installation": installation_line,
     "gpu tests": gpu_tests_line,
-    "faults": lambda: "\n\n".join(map(reliability.faults_of, map(load, reliability.FAULTS_RECORDS))),
-    "floods": reliability.floods_text,
-    "http flood": reliability.http_flood_text,
+    "faults": lambda: markdown(reliability.faults_table()),
+    "floods": lambda: markdown(reliability.floods_table()),
+    "http flood": lambda: markdown(reliability.http_flood_table()),
 }
 
 

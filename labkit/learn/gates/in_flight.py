@@ -148,14 +148,6 @@ class InFlight:
                     )
         return ""
 
-    def not_as_is_ahead_says(self, engine: InferenceEngine) -> str:
-        """What `is_ahead` says, if it is not so."""
-        says = engine.readback.is_ahead
-        awaited = [self._numbers[step] for step in self._unread if self._is_awaited(step)]
-        if awaited and not says:
-            return f"it is {says}, and step {awaited[0]} is in flight."
-        return f"it is {says}, and no step is in flight." if says and not self._unread else ""
-
 
 @contextmanager
 def flights_proven(engine: InferenceEngine) -> Iterator[Sequence[Invariant]]:
@@ -183,11 +175,5 @@ def flights_proven(engine: InferenceEngine) -> Iterator[Sequence[Invariant]]:
                 flights.misdelivered,
                 "`still_running` leaves out the rows of a request that has ended, or that runs in another "
                 "session: it was preempted, and has come back in a new one.",
-            ),
-            Invariant(
-                "is_ahead says whether a step is in flight",
-                flights.not_as_is_ahead_says,
-                "It is True if `self.in_flight` holds one. Keep the step there that is launched and not "
-                "read, or None.",
             ),
         )

@@ -12,7 +12,7 @@ def test_the_package_s_flights_hold_and_a_token_that_its_session_did_not_get_is_
     with flights_proven(engine) as invariants:
         for _ in range(4):
             engine.step()
-            assert [i.off(engine) for i in invariants] == ["", ""]
+            assert [i.off(engine) for i in invariants] == [""]
         (request,) = engine.scheduler.running
         tokens, delivered = request.output_token_ids, invariants[0]
         made = tokens.pop(2)

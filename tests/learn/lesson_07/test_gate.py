@@ -52,7 +52,7 @@ MISTAKES = [
     (TABLE, LAYERS, FIRST_LAYER, "token 4 in layer 1. try A block id names a place in all"),
     (TABLE, LAYERS, FROM_ONE, ""),
     (RESERVE, "    def reserve", HOLDER, "after this one not every block is accounted for"),
-    (RESERVE, COUNT, EVERY_LAYER, "A token has the same place in every layer, so it counts once."),
+    (RESERVE, COUNT, EVERY_LAYER, "(place 1): length is 2, expected 1. try Every block"),
     (RESERVE, READY + COUNT, f"{COUNT}\n{READY}", "try Make the block ready first"),
     (RESERVE, READY, NEW_ALONE, "A block that was replaced by its copy"),
     (RESERVE, EACH, IS_FULL, "a reserved block has one holder found block"),

@@ -18,7 +18,7 @@ MISTAKES = [
     (ORDER, "step = self.in_flight = ", "step = ", "a step stays in flight if the launch after it fails"),
     (ORDER, BEHIND, UNCHECKED, "OutOfBlocksError: layer 0 has no free block"),
     (ORDER, "hand_out(step,", "hand_out(self.in_flight or step,", "found raised IndexError: list index out"),
-    (ORDER, f"{STEP}\n{BEHIND}", FORGOTTEN, "is_ahead says whether a step is in flight found it is False"),
+    (ORDER, f"{STEP}\n{BEHIND}", FORGOTTEN, "every step is read once, in the order of the launches found"),
     (ROWS, "return [row for", "return [step.requests[row] for", "found raised TypeError: list indices"),
     (ROWS, IN_ITS_SESSION, "step.requests[row] in running", "it was preempted, and has come back in a new"),
     (ROWS, IN_ITS_SESSION, "step.sessions[row] in list(running.values())", ""),
