@@ -1,15 +1,25 @@
 """An exercise: the reader writes a function, which is compared with the solution on random calls."""
 
 import copy
+import dis
 import random
-from collections.abc import Callable
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
+from labkit.kernels.interpreter import builtins_untraced
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
 
 NUM_DRAWN = 100  # random calls of an exercise
+MOST_LINES = 1_000_000  # of an attempt, in one call; the longest right one runs a few thousand
+# Where code lies that is not the attempt's: lines of it are not counted.
+INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 NO_RETURN = " (A function without `return` gives None.)"
 
 
@@ -19,6 +29,10 @@ class Unattempted(Exception):
 
 class BrokenContract(Exception):
     """Raised by an exercise's `play`. The sentence says what the attempt did that it must not do."""
+
+
+class EndlessLoop(BaseException):
+    """Raised inside an attempt that has run MOST_LINES lines. No `except Exception` stops it."""
 
 
 def not_attempted() -> None:
@@ -68,11 +82,15 @@ class Exercise:
         """What is wrong with the attempt's answer, in a sentence; empty if nothing is."""
         expected = self._call(self.solution, arguments)
         try:
-            return self._compared(self._call(attempt, arguments), expected)
+            with limited_lines(MOST_LINES):
+                answer = self._call(attempt, arguments)
+            return self._compared(answer, expected)
         except (Unattempted, KeyboardInterrupt):
             raise
         except BrokenContract as broken:
             return str(broken)
+        except EndlessLoop:
+            return f"has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
         except BaseException as error:  # SystemExit, too: a cell must not end the kernel
             return f"raised {type(error).__name__}: {one_line(str(error))}."
 
@@ -115,3 +133,44 @@ def check_unchanged(given: dict[str, Any], before: dict[str, Any]) -> None:
             raise BrokenContract(
                 f"it changed its argument {name} to {now}. Leave what you are given as it is."
             )
+
+
+@cache
+def jumps_to_itself(code: CodeType) -> bool:
+    """Whether an instruction jumps to itself, as Python 3.11 makes of `while True: pass` in one line. No line
+    begins again there, so its steps are counted."""
+    return any(i.opcode in dis.hasjrel and i.argval == i.offset for i in dis.get_instructions(code))
+
+
+@contextmanager
+def limited_lines(most_lines: int, uncounted: tuple[str, ...] = INSTALLED) -> Iterator[None]:
+    """Raise EndlessLoop inside the block after so many lines of Python: no clock decides.
+
+    uncounted: what the names of files begin with whose lines do not count; by default those of installed
+    packages, for the first call of one may import millions of them. Where a debugger traces already, it keeps
+    its place, and there is no limit.
+    """
+    if sys.gettrace() is not None:
+        yield
+        return
+    left = most_lines
+
+    def enter(frame: FrameType, event: str, argument: object) -> Callable | None:
+        if frame.f_code.co_filename.startswith(uncounted):
+            return None
+        frame.f_trace_opcodes = jumps_to_itself(frame.f_code)
+        return count
+
+    def count(frame: FrameType, event: str, argument: object) -> Callable:
+        nonlocal left
+        left -= event in ("line", "opcode")
+        if left < 0:
+            raise EndlessLoop
+        return count
+
+    with builtins_untraced():
+        sys.settrace(enter)
+        try:
+            yield
+        finally:
+            sys.settrace(None)

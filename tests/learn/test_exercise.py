@@ -1,14 +1,17 @@
 """A grader never raises, and says what is wrong."""
 
 import re
+import statistics
 import sys
+from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from labkit.learn import BrokenContract, Exercise, not_attempted
-from labkit.learn.exercise import answer_of
+from labkit.learn.exercise import EndlessLoop, answer_of, limited_lines
 
 
 def add(numbers, more):
@@ -43,6 +46,15 @@ def changes_its_argument(numbers, more):
     return numbers
 
 
+def never_ends(numbers, more):
+    while True:
+        pass
+
+
+def never_ends_in_a_line(numbers, more):
+    while True: pass  # fmt: skip  # noqa: E701
+
+
 @pytest.mark.parametrize(
     ("attempt", "sentence"),
     [
@@ -54,6 +66,8 @@ def changes_its_argument(numbers, more):
         (lambda numbers, more: {3}, "gave {3}, expected [11]. Add each"),
         (lambda numbers, more: np.array([[3]]), "gave array([[3]]), expected [11]. Add each number"),
         (changes_its_argument, "changed its argument numbers to [11]. Leave what you are given as it is."),
+        (never_ends, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
+        (never_ends_in_a_line, "has run 1,000,000 lines without an end. Is there a loop that never stops?"),
         (lambda numbers, more: 1 / 0, "raised ZeroDivisionError: division by zero. Add each number"),
         (lambda numbers, more: sys.exit(1), "raised SystemExit: 1."),
         (lambda numbers, more: ADD.solution(numbers), "raised TypeError: add() missing 1 required"),
@@ -69,6 +83,25 @@ def test_an_attempt_that_is_half_written_is_not_attempted_yet():
         return add(numbers, more) if len(numbers) < 3 else not_attempted()
 
     assert ADD.grade(half) == "add: not attempted yet."
+
+
+def test_lines_of_installed_packages_are_no_endless_loop():
+    with limited_lines(100):
+        assert statistics.fmean(Fraction(n) for n in range(50)) == 24.5
+    with pytest.raises(EndlessLoop), limited_lines(100):
+        never_ends([], [])
+
+
+def test_what_tritons_interpreter_does_for_a_builtin_is_not_traced():
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    owner, scope = SimpleNamespace(), SimpleNamespace(set_attr=setattr)
+    with limited_lines(100):
+        interpreter._patch_attr(owner, "traced_by", lambda _semantic: sys.gettrace(), None, scope)
+        interpreter._patch_attr(owner, "fails", lambda _semantic: 1 / 0, None, scope)
+        with pytest.raises(ZeroDivisionError):
+            owner.fails()
+        inside, outside = owner.traced_by(), sys.gettrace()
+    assert inside is None and outside is not None
 
 
 def test_the_first_random_call_that_fails_is_a_short_one():

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,7 +16,7 @@ from labkit.checks import shown
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.errors import OptionError
 from labkit.learn.answers import one_line
-from labkit.learn.exercise import BrokenContract, Unattempted
+from labkit.learn.exercise import INSTALLED, BrokenContract, EndlessLoop, Unattempted, limited_lines
 from labkit.learn.gates.schedule import GREEDY, LENGTHS, Invariant, Schedule
 from labkit.learn.kept import GAP_MARK, num_gaps
 from labkit.learn.verdict import Drawn, sentences
@@ -34,8 +33,8 @@ POOLS = ((4, 12), (2, 14), (4, 12))  # of each: slots of a block, and blocks of 
 NUM_MOVES = 80  # of a schedule
 FEW_TOKENS, FEW_MOVES = 3, 25  # where a kernel of the reader's is interpreted
 EOS = 66  # ends a text of the small model, in its middle, for a request that stops on it
+MOST_LINES = 5_000_000  # of the reader's code in one trial; a right kernel that is interpreted runs 700,000
 PACKAGE = str(Path(__file__).parents[2]) + os.sep  # as it was imported, and not resolved: links stay links
-INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen ")
 NOT_THE_READERS = (*INSTALLED, PACKAGE)  # what the names of such files begin with
 BRACKETS = "A kernel is launched with its grid in square brackets: `kernel[grid](...)`."
 KERNEL_HINTS = {  # what helps against an error that Triton or a GPU raises, by what its text has in it
@@ -122,7 +121,7 @@ class Report:
 
 
 # What a report is about, and what it says of that.
-NOUN = re.compile(r"(?:(.+?)(?: breaks a contract: |: | (?=raised )))?(.*)", re.DOTALL)
+NOUN = re.compile(r"(?:(.+?)(?: breaks a contract: |: | (?=raised |has run )))?(.*)", re.DOTALL)
 
 
 def rows_of(text: str, said: str) -> tuple[tuple[str, str], ...]:
@@ -210,13 +209,17 @@ class Gate:
 
 def proven(noun: str, trials: Iterable[Callable[[], None]], proof: str) -> Report:
     """What the reader's part, called `noun`, is said to be: right, with what was looked at, or the first
-    contract that a trial found broken. It never raises, but for an interrupt."""
+    contract that a trial found broken. It never raises, but for an interrupt, and a loop of the reader's that
+    never stops is ended."""
     for trial in trials:
         try:
-            with np.errstate(all="ignore"):  # a GPU warns of none
+            with limited_lines(MOST_LINES, NOT_THE_READERS), np.errstate(all="ignore"):  # a GPU warns of none
                 trial()
         except Unattempted:
             return Report(False, f"{noun}: not attempted yet.")
+        except EndlessLoop:
+            said = f"{noun} has run {MOST_LINES:,} lines without an end. Is there a loop that never stops?"
+            return Report(False, said)
         except BrokenContract as broken:
             return Report.broken(noun, broken)
         except KeyboardInterrupt:

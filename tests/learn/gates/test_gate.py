@@ -10,7 +10,7 @@ from labkit import LADDER, InferenceEngine, lab
 from labkit.kernels import draw_plain
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates import Gate, gate
-from labkit.learn.gates.gate import Report, proven, raised
+from labkit.learn.gates.gate import Report, proven, raised, small_model
 from labkit.learn.gates.schedule import Invariant
 
 RUNG_01 = LADDER["01"].options
@@ -177,3 +177,23 @@ def test_whatever_a_report_says_is_drawn(text):
 def test_a_part_that_leaves_python_ends_no_cell():
     report = proven("my_part", [sys.exit], "nothing")
     assert not report.ok and report.text == "my_part raised SystemExit"
+
+
+def test_a_part_with_a_loop_that_never_stops_is_told_so(monkeypatch):
+    monkeypatch.setattr(gate, "MOST_LINES", 10_000)
+
+    def waits():
+        while not sys.stdin.closed:
+            continue
+
+    report = proven("readback", [lambda: None, waits], "two trials.")
+    assert report == Report(
+        False, "readback has run 10,000 lines without an end. Is there a loop that never stops?"
+    )
+    assert sys.gettrace() is None
+
+
+def test_lines_of_the_package_do_not_count(monkeypatch):
+    monkeypatch.setattr(gate, "MOST_LINES", 100)
+    engine = InferenceEngine(small_model(), LADDER["00"].options, device="cpu")
+    assert proven("a part", [lambda: engine.generate([[1, 2, 3]])], "one trial.").ok
