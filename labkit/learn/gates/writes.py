@@ -12,7 +12,7 @@ from labkit.kvcache.kv_write import KVWrite, is_constant
 from labkit.learn.answers import beside, one_line
 from labkit.learn.exercise import BrokenContract, Unattempted
 from labkit.learn.gates.gate import Build, Trial, kernel_hint, raised, small_model
-from labkit.watch.accesses import WRITE, KernelRun, Stray, record_accesses
+from labkit.watch.accesses import WRITE, KernelRun, Program, Stray, record_accesses
 from labkit.watch.launches import LaunchRecorder
 
 NUM_LAYERS, NUM_BLOCKS, BLOCK_SIZE = 3, 6, 4  # of the pool that CASES and PAIRS write to
@@ -182,6 +182,8 @@ def _try(
     _compare("value", v_cache, before[1], value_new, case)
     for run, stray in strays:
         raise _told(run, stray, case)
+    for run in runs:
+        _check_written_once(run, case)
     expected_path = case.path if case.path in paths else "generic"
     if path != expected_path:
         raise BrokenContract(
@@ -232,6 +234,20 @@ def _named(place: Sequence[int]) -> str:
     layer_idx, block, head, slot, d = place
     where = f"layer {layer_idx - LAYER:+}, " if layer_idx != LAYER else ""
     return f"{where}slot {slot} of block {block}, head {head}, number {d}"
+
+
+def _check_written_once(run: KernelRun, case: Case) -> None:
+    """Raises BrokenContract for a number that two programs of a launch write."""
+    for tensor in run.layouts:
+        writers: dict[int, Program] = {}
+        for offset, kind, program in run.touched(tensor):
+            if kind == WRITE and writers.setdefault(offset, program) != program:
+                raise BrokenContract(
+                    f"no two programs write one number: {case}, programs {writers[offset]} and {program} of "
+                    f"{run.kernel} both write number {offset:,} behind the first of their tensor; the grid "
+                    f"is {run.grid}. A program has its own request and head: what it loops over needs no "
+                    "axis of the grid."
+                )
 
 
 def _is_index(run: KernelRun, stray: Stray) -> bool:

@@ -26,6 +26,7 @@ MISTAKES = [
     (KERNEL, "k_cache_ptr + place, key, mask=d < D", "k_cache_ptr + place, key", "expected no change. try"),
     (KERNEL, "key_stride_h + d, mask=d < D", "key_stride_h + d", "reads 60 numbers from the first of"),
     (KERNEL, "block * stride_n", "block * stride_n * 3", f"must hold {TOUCHES}"),
+    (KERNEL, "(len(blocks), key.shape[1])", "(len(blocks), key.shape[1], 2)", "no two programs write one"),
     (KERNEL, GRID, PREFIX, "reads 2 numbers from the first of blocks_ptr, [2]"),
     (KERNEL, "slot * stride_t", "slot * D", "heads lie side by side: take every stride from the tensor."),
     (KERNEL, ".to(tl.int64)", "", "is in block 0. try"),
