@@ -11,7 +11,7 @@ from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.device import DeviceStep
 from labkit.kernels import paged_attention_append_plain
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.resident import of_a_slot
+from labkit.learn.gates.resident import OF_A_SLOT, of_a_slot
 from labkit.watch.replaced import noting, replaced
 
 OF_THE_POOL = ("k_cache", "v_cache")
@@ -20,11 +20,10 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-4}  # keys and values; a product of more rows 
 
 class SameStep:
     """Runs each step of an engine twice from the same state, by a plain `DeviceStep` and as the engine
-    launches it, and proves that tokens, keys and values are the same afterwards. What it leaves in its slots
-    is seen by the next step's tokens."""
+    launches it, and proves that tokens, slots, keys and values are the same afterwards."""
 
     def __init__(self, engine: InferenceEngine) -> None:
-        self.kv_manager = engine.kv_manager
+        self.scheduler, self.kv_manager = engine.scheduler, engine.kv_manager
         self.slots = engine.decode_step.slots
         attention = AttendAndWrite(self.kv_manager, paged_attention_append_plain)
         self.plain = DeviceStep(self.slots, engine.model.network, attention)
@@ -36,7 +35,7 @@ class SameStep:
         def launch(batch_size: int, max_context_len: int, is_greedy: bool) -> Tensor:
             before = {name: tensor.clone() for name, tensor in self._tensors().items()}
             tokens = self.plain(batch_size, max_context_len, is_greedy).clone()
-            expected = {name: getattr(self.kv_manager, name).clone() for name in OF_THE_POOL}
+            expected = {name: tensor.clone() for name, tensor in self._tensors().items()}
             for name, tensor in self._tensors().items():
                 tensor.copy_(before[name])
             made = inner(batch_size, max_context_len, is_greedy)
@@ -44,6 +43,8 @@ class SameStep:
             for name in OF_THE_POOL:
                 self._check_pool(name, expected[name])
             self._check_tokens(made, tokens)
+            for name in self._of_the_slots():
+                self._check_slots(name, expected[name])
             return made
 
         return launch
@@ -58,6 +59,15 @@ class SameStep:
 
     def _tensors(self) -> dict[str, Tensor]:
         return self._of_the_slots() | {name: getattr(self.kv_manager, name) for name in OF_THE_POOL}
+
+    def _whose(self, slot: int) -> str:
+        """The request of a slot, in words."""
+        for request, session in self.scheduler.running.items():
+            if self.slots.slot_of.get(session) == slot:
+                return f"request {request.request_id}"
+        return "the padding slot" if slot == self.slots.padding_slot else "a free slot"
+
+    # --- what is the same ------------------------------------------------------------------------------
 
     def _check_it_ran(self, made: Tensor, tokens: Tensor, before: dict[str, Tensor]) -> None:
         if not isinstance(made, Tensor) or made.shape != tokens.shape:
@@ -91,11 +101,25 @@ class SameStep:
 
     def _check_tokens(self, made: Tensor, expected: Tensor) -> None:
         for row in (made != expected).nonzero()[:, 0].tolist():
+            whose = self._whose(self.slots.slot_mapping[row].item())
             raise BrokenContract(
-                f"a step makes the plain step's tokens: row {row} of {len(expected)} is token "
+                f"a step makes the plain step's tokens: row {row} of {len(expected)} ({whose}) is token "
                 f"{made[row].item()}, expected {expected[row].item()}. They are made anew in each step, from "
                 "the slots as they are then, and drawn where the request draws. A replay leaves them where "
                 "its capture did."
+            )
+
+    def _check_slots(self, name: str, expected: Tensor) -> None:
+        there = self._of_the_slots()[name]
+        wrong = there != expected
+        if name in OF_A_SLOT and name != "context_lens":
+            wrong[self.slots.padding_slot] = False  # nobody's
+        for place in wrong.nonzero().tolist():
+            whose = f" ({self._whose(place[0])})" if name in OF_A_SLOT else ""
+            raise BrokenContract(
+                f"a step moves its requests on by one token, and nobody else: {name}{place}{whose} is "
+                f"{there[tuple(place)].item()} after it, expected {expected[tuple(place)].item()}. A row "
+                "that pads the batch has the padding slot; only a step that draws counts draws."
             )
 
 

@@ -21,7 +21,7 @@ MISTAKES = [
     (STEP, INIT, PADDED, "a step makes the plain step's tokens found row"),
     (STEP, HALF, OLD, "computed in front of this layer's attention"),
     (STEP, LAYER, SEPARATE, "40 for 2 layers, at most 15"),
-    (STEP, LAYER, ADVANCE, "tokens found new token 2 of request 0 is"),
+    (STEP, LAYER, ADVANCE, "a step moves its requests on"),
     (STEP, "attention, kernels = with_mine", "with_mine", "norm_linear: not yours, merge: not yours."),
 ]  # fmt: skip
 
