@@ -22,7 +22,7 @@ LONGEST_TEXT = 6  # characters of a token in its cell
 
 @styled
 def draw_blocks(snap: BlocksSnapshot, title: str = "") -> Figure:
-    """Draw the blocks of a KV cache: above, each sequence's tokens in their logical blocks, the last for which
+    """Draw the blocks of a cache: above, each sequence's tokens in their logical blocks, the last for which
     there is room, with the number of the physical block; below, the pool, each block in the colours of the
     sequences that hold it.
 

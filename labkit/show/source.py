@@ -17,16 +17,11 @@ from labkit.paths import ROOT
 ALIKE = 0.5  # of two pieces of code: where they have less in common, marks would be on almost all words
 WORDS, NOT_A_WORD = re.compile(r"\w+|\s+|."), re.compile(r"\W")
 CODE = "font-size:12px; line-height:1.4; white-space:pre; overflow-x:auto"  # a line is not wrapped
-<<<<<<< HEAD
-# By a line's sign, for a light ground and a dark one. Where styles are taken away, as on GitHub, signs stay.
-COLOURS = {"-": "background:rgba(248,81,73,0.15)", "+": "background:rgba(46,160,67,0.15)"}
-=======
 # Colours for a light ground and a dark one. Where styles are taken away, as on GitHub, lines keep their
 # signs, and changed words are bold: a tag that no sanitizer refuses.
 RED, GREEN = "248,81,73", "46,160,67"
 LINE = "display:block; background:rgba({},0.15)"
 WORD = "background:rgba({},0.4)"
->>>>>>> parent of ef5ea66d (A diff is the standard library's, in colour line by line, without marks on single words)
 
 
 def show_source(*objects: object) -> Markdown:
