@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -21,7 +22,7 @@ from labkit.model.chat import CHAT_FILE, read_chat_template
 from labkit.model.config import ModelConfig, as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import CheckpointFormat, Network
+from labkit.model.network import HEAD, CheckpointFormat, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
@@ -37,7 +38,6 @@ HUB_FILES = [*CONFIG_FILES, "*.safetensors", *VOCABULARIES, *TOKENIZER_FILES, CH
 HUB_MODEL, HUB_SNAPSHOTS, HUB_BLOBS = "models--", "snapshots", "blobs"
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of weights and engines
-STORED_DTYPES = ("F16", "BF16", "F32", "F64")  # safetensors' names for them
 SEEDS = range(-(2**63), 2**64)  # what a torch.Generator takes
 
 
@@ -53,9 +53,8 @@ def load_model(
     "random:small" is a very small one, "random:small-llama" and "random:small-qwen3" are, too.
     dtype: of the weights: torch.float16, bfloat16, float32 or float64.
     The network is asked for a hub id alone. No pickled file is read and no code of a checkpoint runs.
-    Raises CheckpointError naming what is missing or does not fit, before any weight is read but those
-    that are stored twice, which are compared, and ProjectError for a model of the project in a package that
-    was installed without it.
+    Raises CheckpointError naming what is missing or does not fit, before any weight is copied, and
+    ProjectError for a model of the project in a package that was installed without it.
     """
     name = check_source(source)
     if not isinstance(dtype, torch.dtype) or dtype not in DTYPES:
@@ -184,7 +183,7 @@ def load_directory(directory: Path, name: str, dtype: torch.dtype) -> LanguageMo
                 f"and the model only {config.vocab_size}"
             )
         chat_template = read_chat_template(directory)
-        stored = read_headers(directory, ARCHITECTURES[config.model_type].checkpoint_format)
+        stored = read_weights(directory, ARCHITECTURES[config.model_type].checkpoint_format)
         network = network_to_fill(config, stored)
         fill(network, stored, dtype)
     except CheckpointError as error:
@@ -229,66 +228,36 @@ def read_config(directory: Path) -> ModelConfig:
     return read(raw | {"eos_token_id": ends})
 
 
-class StoredTensor(NamedTuple):
-    """A tensor of a safetensors file, of which the header alone was read."""
-
-    file: Path
-    key: str
-    shape: list[int]
-    dtype: str  # by safetensors' name
-    opened: safe_open  # one for all tensors of the file: they share its memory
-
-    def __str__(self) -> str:
-        return f"{as_name(self.key)} in {as_name(self.file.name)}"
-
-    def read(self) -> Tensor:
-        """Its values, on the CPU, in the dtype they are stored in."""
-        return self.opened.get_tensor(self.key)
-
-    def equals(self, other: "StoredTensor") -> bool:
-        """Whether two stored tensors hold the same values, in whatever dtypes."""
-        return self.shape == other.shape and bool((self.read() == other.read()).all())
-
-
-def read_headers(directory: Path, names: CheckpointFormat) -> dict[str, StoredTensor]:
-    """All weights of the directory's safetensors files, by name, without the format's prefix. Raises
-    CheckpointError for a damaged file, and for a weight that is stored twice and differs, or not in floating
-    point."""
+def read_weights(directory: Path, names: CheckpointFormat) -> dict[str, Tensor]:
+    """All weights of the directory's safetensors files, by name, without the format's prefix; they stay in
+    the files' memory. Raises CheckpointError for a damaged file, and for a weight that is stored twice, or
+    not in floating point."""
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         found = ", ".join(p.name for p in directory.glob("*.bin")) or "no weights at all"
         raise CheckpointError(
             f"no *.safetensors file in {directory} (found {found}); labkit reads no other format"
         )
-    stored: dict[str, StoredTensor] = {}
-    for tensor in (tensor for file in files for tensor in read_header(file)):
-        name = tensor.key.removeprefix(names.prefix)
-        if names.not_weights.match(name):
-            continue
-        if tensor.dtype not in STORED_DTYPES:
-            allowed = ", ".join(STORED_DTYPES)
-            raise CheckpointError(f"{tensor} has dtype {tensor.dtype}; weights have {allowed}")
-        first = stored.setdefault(name, tensor)
-        if first is not tensor and not first.equals(tensor):
-            raise CheckpointError(
-                f"{as_name(name)} is stored twice, with other numbers: {first} and {tensor}"
-            )
+    stored: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            tensors = load_file(file)  # which checks that offsets, sizes and the file fit together
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
+        for key, tensor in tensors.items():
+            name, where = key.removeprefix(names.prefix), f"{as_name(key)} in {as_name(file.name)}"
+            if names.not_weights.match(name):
+                continue
+            if tensor.dtype not in DTYPES:
+                allowed = ", ".join(map(str, DTYPES))
+                raise CheckpointError(f"{where} has dtype {tensor.dtype}; weights have {allowed}")
+            if name in stored:
+                raise CheckpointError(f"{where} is stored a second time: keep one of the two")
+            stored[name] = tensor
     return stored
 
 
-def read_header(file: Path) -> list[StoredTensor]:
-    """The tensors of one safetensors file. Raises CheckpointError naming the file and what is wrong."""
-    try:
-        opened = safe_open(file, "pt")  # which checks that offsets, sizes and the file fit together
-        slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118  (it is no dict)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{as_name(file.name)} is damaged: {quoted(error)}") from error
-    return [
-        StoredTensor(file, key, part.get_shape(), part.get_dtype(), opened) for key, part in slices.items()
-    ]
-
-
-def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Network:
+def network_to_fill(config: ModelConfig, stored: dict[str, Tensor]) -> Network:
     """The network of a config, of shapes alone. Raises CheckpointError unless its tensors are the stored."""
     names = ARCHITECTURES[config.model_type].checkpoint_format
     if config.num_layers > len(stored):
@@ -298,9 +267,9 @@ def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Net
     except (RuntimeError, TypeError) as error:  # a tensor of more bytes than can be counted
         raise CheckpointError(f"config.json has sizes of no network: {quoted(error)}") from error
     tensors = network.stored_tensors().items()
-    expected = {name.removeprefix(names.prefix): list(tensor.shape) for name, tensor in tensors}
-    if config.tie_word_embeddings and names.head not in stored:
-        del expected[names.head]
+    expected = {name.removeprefix(names.prefix): tensor.shape for name, tensor in tensors}
+    if config.tie_word_embeddings and HEAD not in stored:
+        del expected[HEAD]
     if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
     if unknown := stored.keys() - expected.keys():
@@ -308,24 +277,22 @@ def network_to_fill(config: ModelConfig, stored: dict[str, StoredTensor]) -> Net
     for name, shape in expected.items():
         if stored[name].shape != shape:
             raise CheckpointError(
-                f"{name} has shape {shown(stored[name].shape)}, but config.json says it is {shape}"
+                f"{name} has shape {list(stored[name].shape)}, but config.json says it is {list(shape)}"
             )
-    is_stored_twice = config.tie_word_embeddings and names.head in stored
-    if is_stored_twice and not stored[names.head].equals(stored[names.token_table]):
-        raise CheckpointError(
-            f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
-        )
+    is_stored_twice = config.tie_word_embeddings and HEAD in stored
+    if is_stored_twice and not (stored[HEAD] == stored[names.token_table]).all():
+        raise CheckpointError(f"{HEAD} is not {names.token_table}, but config.json has tie_word_embeddings")
     return network
 
 
-def fill(network: Network, stored: dict[str, StoredTensor], dtype: torch.dtype) -> None:
+def fill(network: Network, stored: dict[str, Tensor], dtype: torch.dtype) -> None:
     """Give a network of shapes alone the stored tensors' values: where dtype and layout are as stored, they
     stay in the files' memory."""
     names, weights = network.checkpoint_format, {}
     for name in network.state_dict():
-        if name == names.head and network.config.tie_word_embeddings:
+        if name == HEAD and network.config.tie_word_embeddings:
             continue
-        read = [stored[part].read() for part in network.stored_names(name, 0)]
+        read = [stored[part] for part in network.stored_names(name, 0)]
         whole = read[0] if len(read) == 1 else torch.cat(read)
         turned = whole.T if names.transposed.fullmatch(name) else whole
         weights[name] = turned.to(dtype).contiguous()

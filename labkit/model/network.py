@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's
 
+HEAD = "lm_head.weight"  # its name in every architecture
 # (layer_idx, query [B, H, T, D], key, value [B, G, T, D]) -> [B, H, T, D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -39,7 +40,6 @@ class CheckpointFormat:
 
     prefix: str  # that a checkpoint may put before each name
     token_table: str  # the head too, where they are tied and the head is not stored
-    head: str
     transposed: re.Pattern[str]  # matrices stored [in, out], where nn.Linear has [out, in]
     not_weights: re.Pattern[str]  # buffers that old checkpoints stored, read by nothing
 
@@ -56,8 +56,8 @@ class Network(nn.Module):
     """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
 
     An architecture gives `forward` and `lm_head`, names its config (`config_type`), and says how its weights
-    are stored (`checkpoint_format`). With `decoder_weights` it also runs on the rungs whose layers are fused
-    kernels.
+    are stored (`checkpoint_format`), what the fused kernels take of them (`decoder_weights`), and which
+    modules are cut for several GPUs (`layer_modules`).
     """
 
     config_type: ClassVar[type[ModelConfig]]
@@ -78,7 +78,10 @@ class Network(nn.Module):
         return {}
 
     def tie_weights(self) -> None:
-        """Make one tensor of those that are tied; needed after weights were moved or replaced."""
+        """Make the head and the token table one tensor, if the config says so; needed after weights were
+        moved or replaced."""
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = self.get_parameter(self.checkpoint_format.token_table)
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
         """The parameters of which a decode step reads single rows, and never all: embeddings, but for the
@@ -87,30 +90,19 @@ class Network(nn.Module):
         return tuple(table for table in tables if table is not self.lm_head.weight)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied.
-
-        Raises OptionError if the architecture does other arithmetic than theirs.
-        """
+        """The weights as the fused kernels take them, not copied. Raises OptionError if they take none."""
         raise OptionError(
-            f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: its layers are "
-            "not those of the fused kernels. Choose layer_kernels = 'separate'"
+            f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: choose "
+            "layer_kernels = 'separate'"
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's modules, and whose heads they make: what is cut for several GPUs.
-
-        Raises OptionError if the architecture has other layers.
-        """
-        raise OptionError(f"{type(self).__name__} cannot be cut for several processes: run it in one")
+        """Each layer's modules, and whose heads they make: what is cut for several GPUs."""
+        raise NotImplementedError
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32. No token ends its
-        texts: a run makes all its tokens, whatever comes.
-
-        Raises OptionError if this architecture has no way there.
-        """
-        if not hasattr(self, "checkpoint_format"):
-            raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
+        texts: a run makes all its tokens, whatever comes."""
         from transformers import AutoConfig, AutoModelForCausalLM
 
         sizes = self.config.to_hf() | {"bos_token_id": None, "eos_token_id": None}
@@ -134,7 +126,7 @@ class Network(nn.Module):
             turned = weight.T if names.transposed.fullmatch(name) else weight
             parts = self.stored_names(name, len(turned))
             pieces = zip(parts, turned.split(list(parts.values())), strict=True)
-            stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
+            stored |= {(n if n == HEAD else names.prefix + n): piece for n, piece in pieces}
         return stored
 
     @property

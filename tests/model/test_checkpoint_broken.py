@@ -74,7 +74,7 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
     "a million layers": (config_with(n_layer=10**6), ["has 1000000 layers; 28 tensors are stored"]),
     "numbers of 8 bits": (
         edit_weights(lambda tensors: tensors | {C_FC: tensors[C_FC].to(torch.float8_e5m2)}),
-        [f"{C_FC} in model.safetensors has dtype F8_E5M2; weights have F16, BF16, F32, F64"],
+        [f"{C_FC} in model.safetensors has dtype torch.float8_e5m2; weights have torch.float16"],
     ),
     "no weights": (remove("model.safetensors"), ["no *.safetensors", "no weights at all"]),
     "no tokenizer": (remove("tokenizer.json"), ["no tokenizer", "tokenizer.json", "vocab.json"]),
@@ -150,13 +150,9 @@ TWICE = {
 
 
 @pytest.mark.parametrize("store", TWICE.values(), ids=TWICE)
-def test_a_tensor_that_is_stored_twice_must_have_the_same_numbers(directory: Path, sound: Path, store):
+def test_a_tensor_that_is_stored_twice_is_refused(directory: Path, sound: Path, store):
     store(directory, weights(sound)[WPE])
-    assert torch.equal(load_model(directory).network.wpe.weight, load_model(sound).network.wpe.weight)
-    for other in (torch.zeros(P, E), torch.zeros(P + 1, E)):
-        store(directory, other)
-        message = refusal(directory)
-        assert "wpe.weight is stored twice, with other numbers: " in message
+    assert "wpe.weight" in (said := refusal(directory)) and "is stored a second time" in said
 
 
 def test_the_tensors_of_a_file_share_its_memory(sound: Path):
