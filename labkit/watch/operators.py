@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,12 +84,9 @@ def storage(tensor: Tensor) -> int:
 def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
     """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`; a
     profiler that ran before goes on after it."""
-    previous: Any = sys.getprofile()
+    previous = sys.getprofile()
     sys.setprofile(on_event)
     try:
         yield
     finally:
-        if previous is None or callable(previous):
-            sys.setprofile(previous)
-        else:
-            previous.enable()  # cProfile's, which is no function
+        sys.setprofile(previous)
