@@ -12,21 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
 from labkit.model.config import ModelConfig
 from labkit.model.decoder_weights import DecoderWeights, LayerModules
-from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
+from labkit.model.prefill_attention import PREFILL_ATTENTION, CausalAttention, PastAttention, PastKV
 from labkit.model.ranks import ALONE, Ranks
-from labkit.model.shared_context import SharedContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
-PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's
 
 HEAD = "lm_head.weight"  # its name in every architecture
 # (layer_idx, query [B, H, T, D], key, value [B, G, T, D]) -> [B, H, T, D]
