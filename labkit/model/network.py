@@ -91,8 +91,11 @@ class Network(nn.Module):
         )
 
     def layer_modules(self) -> list[LayerModules]:
-        """Each layer's modules, and whose heads they make: what is cut for several GPUs."""
-        raise NotImplementedError
+        """Each layer's modules, and whose heads they make: what is cut for several GPUs.
+
+        Raises OptionError if the architecture has other layers.
+        """
+        raise OptionError(f"{type(self).__name__} cannot be cut for several processes: run it in one")
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32. No token ends its
