@@ -8,6 +8,7 @@ from __future__ import annotations  # an older Python must get far enough to be 
 
 import argparse
 import importlib
+import os
 import platform
 import re
 import subprocess

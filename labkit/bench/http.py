@@ -1,5 +1,5 @@
-"""The same readers served in turn in the process and over HTTP: by the command, to two clients, and by a
-thread. `ServeReaders` is the benchmark."""
+"""The same readers served in turn in the process and, by the command, over HTTP to two clients.
+`ServeReaders` is the benchmark."""
 
 import json
 import random
@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise, repeat
 from statistics import median
@@ -22,16 +22,7 @@ from labkit.checks import real_number
 from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.device import pick_device
 from labkit.errors import StreamError
-from labkit.results.served import (
-    BY_OPENAI,
-    BY_THREAD,
-    IN_PROCESS,
-    OPENAI_UNPACED,
-    SIDES,
-    UNPACED,
-    HttpRun,
-    counted,
-)
+from labkit.results.served import BY_OPENAI, IN_PROCESS, SIDES, HttpRun, counted
 from labkit.serve.engine_process import EngineSettings, keep_all_there_is
 
 BLOCK_SIZE = 64
@@ -53,7 +44,7 @@ class Readers(ExitStack):
         num = len(self._processes)
         for i, process in enumerate(self._processes):
             asked = {"port": port, "bodies": bodies[i::num], "times": times[i::num]}
-            asked["client"] = "openai" if side in (BY_OPENAI, OPENAI_UNPACED) else "socket"
+            asked["client"] = "openai" if side == BY_OPENAI else "socket"
             print(json.dumps(asked), file=process.stdin, flush=True)
         told = [json.loads(process.stdout.readline()) for process in self._processes]
         readers = [reader for each in told for reader in each["readers"]]
@@ -125,12 +116,11 @@ class ServeReaders(ServedFlags):
     All readers ask at once, or, with --share, at random moments: each side is asked for that share of the
     tokens per second that it makes when all ask at once. Each has a connection that is open, in processes of
     their own; in the process they are tasks of one event loop. Over HTTP the engine is in a process of its
-    own, as `python -m labkit.serve` has it, once as it is and once with --frame-every 0, and then in a thread
-    of the server's. The command is read by sockets that only note when a frame came, and by the `openai`
-    package's client, which reads each frame as it comes. Prompts are random, and new in each run. TTFT runs
-    from a reader's request to its first text; ITL is between two frames of a reader, in each of which are all
-    tokens that had come. *Readers busy* is the share of a core that their busiest process takes: near 100 %,
-    take more --clients. The record is written after every round.
+    own, as `python -m labkit.serve` has it, and is read by sockets that only note when a frame came, and by
+    the `openai` package's client, which reads each frame as it comes. Prompts are random, and new in each
+    run. TTFT runs from a reader's request to its first text; ITL is between two frames of a reader, in each
+    of which are all tokens that had come. *Readers busy* is the share of a core that their busiest process
+    takes: near 100 %, take more --clients. The record is written after every round.
     """
 
     kind = "http"
@@ -156,15 +146,14 @@ class ServeReaders(ServedFlags):
         settings = EngineSettings(self.model, self.rung, str(device), self.max_batch_size, max_blocks)
         bandwidth, samples = measure_bandwidth(device), list[HttpRun]()
         within: dict[str, float] = {}  # seconds in which the readers of each side ask
-        said("two servers start, and an engine is made here")
+        said("a server starts, and an engine is made here")
         with (
             Readers(self.clients) as readers,
             ServerCommand(settings) as server,
-            ServerCommand(replace(settings, frame_every=0.0)) as unpaced,
             self.until_interrupted(samples),
         ):
             engine = settings.make_engine()
-            run = partial(self.run_side, engine, readers, (server.port(), unpaced.port()), random.Random(0))
+            run = partial(self.run_side, engine, readers, server.port(), random.Random(0))
             for side in SIDES:
                 said(f"to warm up, {in_words(run(side, 0.0))}")
             keep_all_there_is()  # as both processes of the command do
@@ -184,14 +173,13 @@ class ServeReaders(ServedFlags):
         self,
         engine: InferenceEngine,
         readers: Readers,
-        ports: tuple[int, int],
+        port: int,
         draw: random.Random,
         side: str,
         within: float,
     ) -> HttpRun:
-        """One run of a side, with prompts of its own, so that no prefix cache helps. ports: of the command,
-        and of the one that sends frames as they come. within: seconds in which the readers ask, each at a
-        random moment; 0: all at once."""
+        """One run of a side, with prompts of its own, so that no prefix cache helps. within: seconds in
+        which the readers ask, each at a random moment; 0: all at once."""
         token_ids = range(engine.model.config.vocab_size)
         params = SamplingParams(self.max_new_tokens, stop_on_eos=False)
         prompts = [tuple(draw.choices(token_ids, k=self.prompt_tokens)) for _ in range(self.readers)]
@@ -203,13 +191,7 @@ class ServeReaders(ServedFlags):
             )
             frames, ttft = len(felt.itl) + len(felt.ttft), rounded(felt.ttft)
             return HttpRun(side, felt.span, felt.tokens, frames, ttft, counted(felt.itl), 0.0)
-        bodies = bodies_of(engine.model.name, requests)
-        if side != BY_THREAD:
-            return readers.run(side, ports[side in (UNPACED, OPENAI_UNPACED)], bodies, times)
-        from labkit.serve import RunningServer, make_app  # which need an extra
-
-        with RunningServer(make_app(engine, name=engine.model.name)) as running:
-            return readers.run(side, int(running.url.rpartition(":")[2]), bodies, times)
+        return readers.run(side, port, bodies_of(engine.model.name, requests), times)
 
 
 def said(line: str) -> None:

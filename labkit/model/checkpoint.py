@@ -22,7 +22,7 @@ from labkit.model.chat import CHAT_FILE, read_chat_template
 from labkit.model.config import ModelConfig, as_list
 from labkit.model.gguf import converted, find_gguf
 from labkit.model.language_model import LanguageModel
-from labkit.model.network import HEAD, CheckpointFormat, Network
+from labkit.model.network import CheckpointFormat, Network
 from labkit.model.random_configs import RANDOM_CONFIGS
 from labkit.model.registry import ARCHITECTURES, architecture_of
 from labkit.model.tokenizer import CONFIG_FILES as TOKENIZER_FILES
@@ -268,8 +268,8 @@ def network_to_fill(config: ModelConfig, stored: dict[str, Tensor]) -> Network:
         raise CheckpointError(f"config.json has sizes of no network: {quoted(error)}") from error
     tensors = network.stored_tensors().items()
     expected = {name.removeprefix(names.prefix): tensor.shape for name, tensor in tensors}
-    if config.tie_word_embeddings and HEAD not in stored:
-        del expected[HEAD]
+    if config.tie_word_embeddings and names.head not in stored:
+        del expected[names.head]
     if missing := expected.keys() - stored.keys():
         raise CheckpointError(f"missing tensor{'s' * (len(missing) > 1)}: {listed(missing)}")
     if unknown := stored.keys() - expected.keys():
@@ -279,9 +279,11 @@ def network_to_fill(config: ModelConfig, stored: dict[str, Tensor]) -> Network:
             raise CheckpointError(
                 f"{name} has shape {list(stored[name].shape)}, but config.json says it is {list(shape)}"
             )
-    is_stored_twice = config.tie_word_embeddings and HEAD in stored
-    if is_stored_twice and not (stored[HEAD] == stored[names.token_table]).all():
-        raise CheckpointError(f"{HEAD} is not {names.token_table}, but config.json has tie_word_embeddings")
+    is_stored_twice = config.tie_word_embeddings and names.head in stored
+    if is_stored_twice and not (stored[names.head] == stored[names.token_table]).all():
+        raise CheckpointError(
+            f"{names.head} is not {names.token_table}, but config.json has tie_word_embeddings"
+        )
     return network
 
 
@@ -290,7 +292,7 @@ def fill(network: Network, stored: dict[str, Tensor], dtype: torch.dtype) -> Non
     stay in the files' memory."""
     names, weights = network.checkpoint_format, {}
     for name in network.state_dict():
-        if name == HEAD and network.config.tie_word_embeddings:
+        if name == names.head and network.config.tie_word_embeddings:
             continue
         read = [stored[part] for part in network.stored_names(name, 0)]
         whole = read[0] if len(read) == 1 else torch.cat(read)

@@ -73,6 +73,7 @@ class GPT2(Network):
     checkpoint_format = CheckpointFormat(
         prefix="transformer.",
         token_table="wte.weight",
+        head="lm_head.weight",
         transposed=re.compile(r"h\.\d+\.(attn|mlp)\.\w+\.weight"),
         not_weights=re.compile(r"h\.\d+\.attn\.(bias|masked_bias)$"),  # causal masks
     )
@@ -85,6 +86,11 @@ class GPT2(Network):
         self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Make the head and the token table one tensor, if the config says so."""
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = self.wte.weight
 
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         x = self.wte(input_ids) + self.wpe(positions)

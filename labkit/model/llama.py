@@ -105,6 +105,7 @@ class Llama(Network):
     checkpoint_format = CheckpointFormat(
         prefix="model.",
         token_table="embed_tokens.weight",
+        head="lm_head.weight",
         transposed=re.compile(r"(?!)"),  # none
         not_weights=re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq$"),
     )
@@ -117,6 +118,11 @@ class Llama(Network):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self._rotary: Rotary | None = None  # no buffer: it stays in float32 whatever the weights are in
         self.tie_weights()
+
+    def tie_weights(self) -> None:
+        """Make the head and the token table one tensor, if the config says so."""
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
 
     def rotary(self) -> Rotary:
         """The angles of every position, where the weights are."""

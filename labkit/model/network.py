@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from labkit.errors import OptionError
 from labkit.model.config import ModelConfig
 from labkit.model.decoder_weights import DecoderWeights, LayerModules
-from labkit.model.prefill_attention import PREFILL_ATTENTION, CausalAttention, PastAttention, PastKV
+from labkit.model.prefill_attention import CausalAttention, PastAttention, PastKV
 from labkit.model.ranks import ALONE, Ranks
+from labkit.model.shared_context import SharedContext
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-HEAD = "lm_head.weight"  # its name in every architecture
+# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
+PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's
+
 # (layer_idx, query [B, H, T, D], key, value [B, G, T, D]) -> [B, H, T, D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -34,6 +39,7 @@ class CheckpointFormat:
 
     prefix: str  # that a checkpoint may put before each name
     token_table: str  # the head too, where they are tied and the head is not stored
+    head: str
     transposed: re.Pattern[str]  # matrices stored [in, out], where nn.Linear has [out, in]
     not_weights: re.Pattern[str]  # buffers that old checkpoints stored, read by nothing
 
@@ -50,8 +56,8 @@ class Network(nn.Module):
     """A decoder-only language model: the base of every architecture in `labkit.model.registry`.
 
     An architecture gives `forward` and `lm_head`, names its config (`config_type`), and says how its weights
-    are stored (`checkpoint_format`), what the fused kernels take of them (`decoder_weights`), and which
-    modules are cut for several GPUs (`layer_modules`).
+    are stored (`checkpoint_format`). With `decoder_weights` it also runs on the rungs whose layers are fused
+    kernels.
     """
 
     config_type: ClassVar[type[ModelConfig]]
@@ -72,10 +78,7 @@ class Network(nn.Module):
         return {}
 
     def tie_weights(self) -> None:
-        """Make the head and the token table one tensor, if the config says so; needed after weights were
-        moved or replaced."""
-        if self.config.tie_word_embeddings:
-            self.lm_head.weight = self.get_parameter(self.checkpoint_format.token_table)
+        """Make one tensor of those that are tied; needed after weights were moved or replaced."""
 
     def lookup_tables(self) -> tuple[Tensor, ...]:
         """The parameters of which a decode step reads single rows, and never all: embeddings, but for the
@@ -84,10 +87,13 @@ class Network(nn.Module):
         return tuple(table for table in tables if table is not self.lm_head.weight)
 
     def decoder_weights(self) -> DecoderWeights:
-        """The weights as the fused kernels take them, not copied. Raises OptionError if they take none."""
+        """The weights as the fused kernels take them, not copied.
+
+        Raises OptionError if the architecture does other arithmetic than theirs.
+        """
         raise OptionError(
-            f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: choose "
-            "layer_kernels = 'separate'"
+            f"layer_kernels = 'fused' (rungs from 09 on) does not fit {type(self).__name__}: its layers are "
+            "not those of the fused kernels. Choose layer_kernels = 'separate'"
         )
 
     def layer_modules(self) -> list[LayerModules]:
@@ -99,7 +105,12 @@ class Network(nn.Module):
 
     def as_transformers(self) -> "PreTrainedModel":
         """Hugging Face's own model with a copy of these weights, on the CPU, in float32. No token ends its
-        texts: a run makes all its tokens, whatever comes."""
+        texts: a run makes all its tokens, whatever comes.
+
+        Raises OptionError if this architecture has no way there.
+        """
+        if not hasattr(self, "checkpoint_format"):
+            raise OptionError(f"{type(self).__name__} cannot be made a model of transformers")
         from transformers import AutoConfig, AutoModelForCausalLM
 
         sizes = self.config.to_hf() | {"bos_token_id": None, "eos_token_id": None}
@@ -123,7 +134,7 @@ class Network(nn.Module):
             turned = weight.T if names.transposed.fullmatch(name) else weight
             parts = self.stored_names(name, len(turned))
             pieces = zip(parts, turned.split(list(parts.values())), strict=True)
-            stored |= {(n if n == HEAD else names.prefix + n): piece for n, piece in pieces}
+            stored |= {(n if n == names.head else names.prefix + n): piece for n, piece in pieces}
         return stored
 
     @property

@@ -3,15 +3,11 @@
 Shapes: B batch, T new tokens, P past tokens, H heads, G heads of keys and values, D head size, L layers.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 class PastKV(NamedTuple):
@@ -74,32 +70,3 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, **options: Any)
     if (group := query.shape[1] // key.shape[1]) > 1:
         key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
     return F.scaled_dot_product_attention(query, key, value, **options)
-
-
-class SharedContext:
-    """A context that the first thread to come enters and the last one to go leaves.
-
-    Entered by each thread for itself, one would give back what it had found of another, for good.
-    make: a new context, to be entered.
-    """
-
-    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
-        self._make, self._held = make, ExitStack()
-        self._lock, self._num_inside = Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._num_inside:
-                self._held.enter_context(self._make())
-            self._num_inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._num_inside -= 1
-            if not self._num_inside:
-                self._held.close()
-
-
-# Not cuDNN's: it makes a plan for every new shape, in each thread anew, and that takes longer than a prefill.
-PREFILL_BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-PREFILL_ATTENTION = SharedContext(lambda: sdpa_kernel(PREFILL_BACKENDS))  # PyTorch's choice is the process's

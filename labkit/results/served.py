@@ -11,10 +11,7 @@ import pandas as pd
 
 from labkit.results.record import Record, table_of
 
-IN_PROCESS, BY_PROCESS, BY_THREAD = "in process", "http", "http, engine in a thread"
-BY_OPENAI = "http, openai's client"
-UNPACED, OPENAI_UNPACED = "http, --frame-every 0", "http, openai's client, --frame-every 0"
-SIDES = (IN_PROCESS, BY_PROCESS, UNPACED, BY_OPENAI, OPENAI_UNPACED, BY_THREAD)
+SIDES = IN_PROCESS, BY_PROCESS, BY_OPENAI = "in process", "http", "http, openai's client"
 STEP = 1e-5  # seconds, to which times are kept
 
 
@@ -22,10 +19,10 @@ STEP = 1e-5  # seconds, to which times are kept
 class HttpRun:
     """A run of all readers. Times are in seconds, as the readers have them.
 
-    side: how they were served, one of SIDES. seconds: from the first request to the last token. frames: that
-    brought text. ttft: of each reader. itl: of the gaps between two frames of a reader, how many took so
-    many times `STEP`: see `counted`. busy: the share of a core that the busiest process of readers took; 0
-    where they are in the engine's process.
+    side: how they were served: one of SIDES, or of those that older records have too. seconds: from the
+    first request to the last token. frames: that brought text. ttft: of each reader. itl: of the gaps
+    between two frames of a reader, how many took so many times `STEP`: see `counted`. busy: the share of a
+    core that the busiest process of readers took; 0 where they are in the engine's process.
     """
 
     side: str

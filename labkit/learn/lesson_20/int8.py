@@ -61,9 +61,6 @@ class Int8Network(Network):
     def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         return self.inner(input_ids, positions, attend)
 
-    def tie_weights(self) -> None:
-        """Nothing: the head has weights of its own."""
-
     def lookup_tables(self) -> tuple[Tensor, ...]:
         """All tables: the head has weights of its own."""
         return tuple(m.weight for m in self.inner.modules() if isinstance(m, nn.Embedding))
