@@ -5,10 +5,14 @@
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
 
-import torch
+from typing import Any
 
-from labkit.kernels.prefetch import prefetch_bytes
-from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
+import torch
+from torch import Tensor
+
+from labkit.kernels.prefetch import can_prefetch, prefetch_bytes
+from labkit.kernels.tiles import Tile, is_held
+from labkit.kernels.triton_runtime import INTERPRETED, early_launch, tl, triton
 
 
 @triton.jit
@@ -104,3 +108,16 @@ def must_upcast(dtype: torch.dtype) -> bool:
     """Whether a kernel must convert its inputs to float32 first: Triton's interpreter multiplies the bits of
     a bfloat16, not its value."""
     return INTERPRETED and dtype == torch.bfloat16
+
+
+def product_options(tile: Tile, x: Tensor, weight: Tensor, prefetch: bool) -> dict[str, Any]:
+    """What the tile says of a launch for x and weight, and how it begins. prefetch: whether it may ask for
+    its weights while it waits."""
+    return {
+        "UPCAST": must_upcast(x.dtype),
+        "HELD": is_held(tile),
+        "PREFETCH": prefetch and not is_held(tile) and can_prefetch(weight),
+        "num_stages": tile.num_stages,
+        **tile.blocks,
+        **early_launch(x.device),
+    }
