@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.eight_bit import check_caches, is_eight_bit
 from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistics
 from labkit.kernels.layer_table import LayerTable
@@ -320,4 +320,3 @@ def check_decode_layers(
     S = block_tables.shape[1]
     check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(1,), dtype=torch.int64, **integers)
-    check_range("slot_mapping", slot_mapping, S)
