@@ -250,6 +250,7 @@ def check_kv_append(
     like_key = {"dtype": key_new.dtype, "device": key_new.device, "last_stride_is_1": True}
     check_tensor("value_new", value_new, shape=(B, H, D), **like_key)
     check_caches(k_cache_layer, v_cache_layer, H, key_new)
+    block_size = k_cache_layer.shape[2]
     num_written, indices = B, {"block_idx": block_idx}
     if batch_idx is not None:
         check_tensor("batch_idx", batch_idx, shape=("F",))
@@ -257,7 +258,7 @@ def check_kv_append(
         indices["batch_idx"] = batch_idx
     if isinstance(pos, Tensor):
         indices["pos"] = pos
-    elif not 0 <= pos < (block_size := k_cache_layer.shape[2]):
+    elif not 0 <= pos < block_size:
         raise ValueError(f"pos is {pos}, outside of 0 to {block_size - 1}")
     for name, tensor in indices.items():
         check_tensor(name, tensor, shape=(num_written,), device=key_new.device, last_stride_is_1=True)

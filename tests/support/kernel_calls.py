@@ -98,7 +98,7 @@ def attention(
     if form == "shares":
         plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G, block_size)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = shared_attention.ShareWorkspace(plan, H, D)
+        shares = split_attention.SplitWorkspace(B, H, D, query.device, len(plan.row_of))
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
         return
     workspace = split_attention.SplitWorkspace(B, H, D, query.device)
