@@ -30,7 +30,6 @@ from labkit.kernels.triton_runtime import HAS_GLUON, is_hopper, triton, triton_s
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
 H100 = "nvidia_h100_80gb_hbm3"
-MOST = Tile(256, 256, 512, 16, 16, 32, True)  # beyond it no kernel is compiled
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -93,13 +92,6 @@ def read_shipped(device: torch.device) -> list[TimedTile]:
     return [*own, *(t for t in of_h100 if (t.N, t.K, is_held(t.tile)) not in known)]
 
 
-def shipped_tiles(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
-    """What `tiles_for` would be without the user's file."""
-    if not is_compiled_for(device):
-        return NOTHING_MEASURED
-    return measured_tiles(read_shipped(device), dtype, can_hold)
-
-
 def is_compiled_for(device: torch.device) -> bool:
     """Whether kernels are compiled for a device, so that tiles matter."""
     return device.type == "cuda" and triton_status().mode == "native"
@@ -158,14 +150,10 @@ def from_json(name: str, raw: Any) -> list[TimedTile]:
 def check_timed(name: str, timed: TimedTile) -> TimedTile:
     """The entry itself. Raises ValueError if no engine can take it."""
     tile = timed.tile
-    if min(timed.N, timed.K, timed.us) <= 0:
-        raise ValueError(f"{name}: N, K and us must be above 0, not {shown(tuple(timed))}")
     if timed.dtype not in DTYPES:
         raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {shown(timed.dtype)}")
     if timed.rows not in ROWS:
         raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
-    if any(value > most for value, most in zip(tile, MOST, strict=True)):
-        raise ValueError(f"{name}: {shown(tuple(tile))} is larger than {tuple(MOST)}, the largest tile")
     if tile.ring and DTYPES[timed.dtype].itemsize != 2:
         raise ValueError(f"{name}: {tile} has a ring, which is for numbers of 16 bits, not {timed.dtype}")
     if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):

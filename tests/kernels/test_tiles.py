@@ -20,7 +20,6 @@ from labkit.kernels.tiles import (
     staged_bytes,
     tile_of,
     tile_with_room,
-    tiles_in_words,
 )
 
 
@@ -147,13 +146,6 @@ def test_a_measured_tile_is_as_it_was_measured_if_there_is_room(monkeypatch: pyt
     assert default_tile(x, weight, MEASURED, can_split=False) == FEW
     monkeypatch.setattr(tiles, "shared_memory_of", lambda device: staged_bytes(FEW, 4) - 1)
     assert default_tile(x, weight, MEASURED, can_split=False) == FEW._replace(num_stages=2)
-
-
-def test_where_tiles_come_from_is_said_in_words():
-    of_all = {nk: {16: Tile(16, 32, 64, 1, 4, 2)} for nk in TILES}
-    assert tiles_in_words(list(TILES), of_all, of_all) == "shipped for 4 of 4 products"
-    in_words = "measured on this GPU for 2 of 4 products, shipped for 1, by rule for 1"
-    assert tiles_in_words([(99, 64), (1, 1), *list(TILES)[:2]], MEASURED, {}) == in_words
 
 
 def test_a_split_tile_needs_room_for_its_parts():
