@@ -167,8 +167,7 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
     It is launched in order, behind all before it and ahead of all behind it: kernels of the step that begin
     early may read the plan before they wait, if the kernel right behind this one is launched in order, too.
 
-    Takes what `plan_shares_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `plan_shares_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_plan_shares(context_lens, slot_mapping, plan)
     check_launchable(slot_mapping.device)

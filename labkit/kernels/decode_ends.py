@@ -46,8 +46,7 @@ def embed_slots_triton(
     """Each request's token plus position embedding [B, E], if there are any of positions, and its row
     statistics, in one kernel: one program per request.
 
-    Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `embed_slots_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = slot_mapping, last_token_ids, context_lens, token_table, position_table
     check_embed_slots(*tensors)
@@ -119,8 +118,7 @@ def greedy_advance_triton(
     """The likeliest token of each row [B] int64, or NO_TOKEN, with the slots advanced by it in place, in two
     kernels: the best of each piece of a row, then the best of the pieces.
 
-    Takes what `greedy_advance_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `greedy_advance_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     check_launchable(logits.device)

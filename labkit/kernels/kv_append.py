@@ -47,8 +47,7 @@ def kv_append_triton(
     """Write any F of the batch's new keys and values, at any positions, in one kernel: one program per
     written request, which loops over its heads.
 
-    Takes what `kv_append_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     check_kv_append(*tensors, block_idx, pos, batch_idx)
@@ -116,8 +115,7 @@ def kv_append_triton_full_batch(
     """Write the whole batch, all requests at one position `pos`, in one kernel: one program per request and
     head (write-up 061).
 
-    Takes what `kv_append_full_batch_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_full_batch_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     launch_whole_batch(_kv_append_full_batch_kernel, tensors, block_idx, pos)
@@ -179,8 +177,7 @@ def kv_append_triton_identity_pos(
     """Write the whole batch, each request at its own position, in one kernel: one program per request and
     head (write-up 062).
 
-    Takes what `kv_append_identity_pos_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_identity_pos_plain` does; TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     launch_whole_batch(_kv_append_identity_pos_kernel, tensors, block_idx, pos)

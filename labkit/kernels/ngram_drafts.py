@@ -53,8 +53,7 @@ def ngram_drafts_triton(
 ) -> Tensor:
     """The drafts [B, K] of each request, in one kernel: one program per request, which reads its text once.
 
-    Takes what `ngram_drafts_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `ngram_drafts_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_drafts(texts, context_lens, slot_mapping, limits, num_drafts)
     check_launchable(texts.device)

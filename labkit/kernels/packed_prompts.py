@@ -100,8 +100,7 @@ def kv_append_packed_triton(
     """Store the keys and values of a chunk's rows in one kernel, which finds each row's prompt by itself: the
     host knows the sizes alone, so a CUDA graph can hold it. Key and value may be views.
 
-    Takes what `kv_append_packed_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_packed_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_packed(k_cache_layer, v_cache_layer, rows, transform, key=key, value=value)
     check_launchable(key.device)

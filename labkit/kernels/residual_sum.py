@@ -38,8 +38,7 @@ def residual_sum_triton(
     """residual + total [M, E] and the statistics of its rows, in one kernel: of parts of BLOCK columns each,
     or, for a norm, of whole rows.
 
-    Takes what `residual_sum_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `residual_sum_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_residual_sum(total, residual)
     check_launchable(total.device)

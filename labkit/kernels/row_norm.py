@@ -30,8 +30,7 @@ def row_norm_plain(
 def row_norm_triton(x: Tensor, offset: Tensor | None, behind: NormLinear) -> RowStatistics:
     """The statistics of the rows x + offset, and their norm, in one kernel; what is stored is rounded once.
 
-    Takes what `row_norm_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `row_norm_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_row_norm(x, offset)
     check_launchable(x.device)
