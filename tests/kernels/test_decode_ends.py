@@ -245,26 +245,6 @@ def test_on_a_gpu_a_whole_vocabulary_has_the_tokens_of_torch(width: int, B: int,
 
 
 @pytest.mark.cuda
-@dtypes
-def test_on_a_gpu_embeddings_of_gpt2s_size_are_those_of_the_twin(dtype: torch.dtype):
-    B, E, P = 256, 768, 1024
-    like = torch.Generator("cuda").manual_seed(0)
-    token_table, position_table = (torch.randn(n, E, generator=like, device="cuda").to(dtype) for n in (V, P))
-    slot_mapping = torch.randperm(B, device="cuda")
-    last_token_ids = torch.randint(V, (B + 1,), generator=like, device="cuda")
-    last_token_ids[:2] = torch.tensor([0, V - 1])
-    context_lens = torch.randint(P, (B + 1,), generator=like, device="cuda").int()
-    context_lens[-1] = -1
-    x, statistics = embed_slots_triton(
-        slot_mapping, last_token_ids, context_lens, token_table, position_table
-    )
-    positions = context_lens[slot_mapping].long()
-    expected = token_table[last_token_ids[slot_mapping]] + position_table[positions]
-    assert torch.equal(x, expected)
-    torch.testing.assert_close(statistics.parts, row_statistics(expected, E).parts, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.cuda
 def test_on_a_gpu_a_graph_of_both_ends_goes_on_from_its_own_tokens():
     """Logits look up the next token in a table, so each replay's tokens are those of the one before."""
     B, E = 8, 64

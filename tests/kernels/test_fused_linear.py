@@ -8,14 +8,12 @@ import torch.nn.functional as F
 from fused_linear_cases import (
     EACH,
     EPS,
-    NORM_LINEAR,
     TRITON,
     arguments_of,
     assert_is_layer_norm_then_linear,
     assert_is_linear_and_residual,
     is_norm,
     make_case,
-    norm_arguments,
     rms_arguments,
     rms_norm_then_linear,
     tensors_of,
@@ -136,14 +134,6 @@ def test_what_does_not_fit_is_refused_by_name(function: Callable):
             function(**arguments | changed)
     with pytest.raises(ValueError, match=r"^x is torch.int32, expected one of torch.float16"):
         function(**arguments | {"x": arguments["x"].int()})
-
-
-@pytest.mark.parametrize("function", NORM_LINEAR)
-def test_parts_of_another_width_are_refused(function: Callable):
-    arguments = norm_arguments(make_case(), width=16)  # three parts
-    statistics = arguments["statistics"]._replace(width=40)
-    with pytest.raises(ValueError, match=r"^statistics.parts has shape \[3, 3, 2\], expected \[3, 1, 2\]"):
-        function(**arguments | {"statistics": statistics})
 
 
 @pytest.mark.parametrize("function", EACH)

@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton_marks import KERNEL_DEVICE, assert_host_does_not_wait, devices, dtypes, needs_triton
 
 from labkit.kernels import (
-    kv_append,
     kv_append_full_batch_plain,
     kv_append_identity_pos_plain,
     kv_append_plain,
@@ -276,20 +275,3 @@ def test_on_a_gpu_each_token_is_in_its_slot_at_full_size(
 def test_on_a_gpu_the_host_does_not_wait(path: str, append: Callable):
     case = make_case(path, device="cuda")
     assert_host_does_not_wait(lambda: append(**case.arguments))
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_a_new_position_compiles_no_new_kernel():
-    """Triton compiles a kernel again for a number that is 1, or that 16 divides, unless it is told not to."""
-    caches = getattr(kv_append._kv_append_full_batch_kernel, "device_caches", None)
-    if caches is None:
-        pytest.skip("this Triton keeps its compiled kernels elsewhere, or interprets them")
-    counts = set()
-    for slot in (2, 0, 1, 15, 16, 17, 32, 63):
-        places = [Place(b, b, slot) for b in range(4)]
-        case = make_case("full_batch", places, block_size=64, device="cuda")
-        assert_each_token_is_in_its_slot(kv_append_triton_full_batch, case)
-        counts.add(sum(len(kernels) for kernels, *_ in caches.values()))
-    assert len(counts) == 1
-    assert min(counts) >= 1

@@ -35,7 +35,7 @@ each_form = pytest.mark.parametrize(
     [
         pytest.param(lambda case: decode_layers_plain(*case), id="plain"),
         pytest.param(in_one_kernel, id="triton", marks=needs_triton),
-        pytest.param(lambda case: in_one_kernel(case, splits=1), id="not split", marks=needs_triton),
+        pytest.param(lambda case: in_one_kernel(case, splits=4), id="split", marks=needs_triton),
     ],
 )
 

@@ -140,7 +140,7 @@ def append(form: str, D: int, dtype: torch.dtype, B: int = 8) -> None:
     if form == "indexed":
         kv_append.kv_append_triton(*cache, key, value, int64(B), int64(B), int64(B))
     elif form == "full batch":
-        kv_append.kv_append_triton_full_batch(*cache, key, value, int64(B), 5)
+        kv_append.kv_append_triton_full_batch(*cache, key, value, int64(B), 16)
     else:
         kv_append.kv_append_triton_identity_pos(*cache, key, value, int64(B), int32(B))
 
