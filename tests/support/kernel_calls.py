@@ -21,7 +21,6 @@ from labkit.kernels import (
     paged_attention,
     paged_attention_append,
     residual_sum,
-    row_norm,
     sampling,
     shared_attention,
     split_attention,
@@ -156,8 +155,8 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     parts = residual_sum.PeerParts(rows[0], int64(2), B * E, 1)
     residual_sum.residual_sum_of_peers_triton(parts, rows[1])
     residual_sum.residual_sum_of_peers_triton(parts, rows[1], behind)
-    row_norm.row_norm_triton(rows[0], empty(E, dtype=torch.float32), behind)
-    row_norm.row_norm_triton(rows[0], None, behind)
+    residual_sum.row_norm_triton(rows[0], empty(E, dtype=torch.float32), behind)
+    residual_sum.row_norm_triton(rows[0], None, behind)
     library_linear.silu_gate_triton(empty(300, 3072, dtype=dtype))
 
 

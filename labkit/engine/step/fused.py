@@ -29,7 +29,7 @@ from labkit.kernels import (
 )
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.row_norm import row_norm_triton
+from labkit.kernels.residual_sum import row_norm_triton
 from labkit.kernels.tiles import LARGEST_HEAD, TILES, MeasuredTiles, head_tile
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
