@@ -190,13 +190,10 @@ def check_packed(
     like_first = {"dtype": first.dtype, "device": first.device, "last_stride_is_1": True}
     for name, tensor in of_rows.items():
         check_tensor(name, tensor, shape=(T, H, D), **like_first)
-    if name == "query":
-        check_caches(k_cache_layer, v_cache_layer, "G", first, takes_eight_bit=True)
-        G = k_cache_layer.shape[1]
-        if not G or H % G:
-            raise ValueError(f"k_cache_layer has {G} heads, of which the {H} of query are no multiple")
-    else:
-        check_caches(k_cache_layer, v_cache_layer, H, first, takes_eight_bit=True)
+    num_heads = "G" if name == "query" else H
+    check_caches(k_cache_layer, v_cache_layer, num_heads, first, takes_eight_bit=True)
+    if not (G := k_cache_layer.shape[1]) or H % G:
+        raise ValueError(f"k_cache_layer has {G} heads, of which the {H} of query are no multiple")
     integers = {"dtype": torch.int32, "device": first.device, "last_stride_is_1": True}
     check_tensor("rows.block_tables", rows.block_tables, shape=("P", "M"), **integers)
     num_prompts = len(rows.block_tables)

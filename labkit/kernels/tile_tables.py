@@ -129,22 +129,18 @@ def keep_table(path: Path, new: Iterable[TimedTile]) -> None:
 
 def read_table(path: Path) -> list[TimedTile]:
     """The table in a file; an empty one if there is no file. Raises RecordError if it is damaged."""
+    from labkit.results.typed import read_as  # pandas behind it takes a while
+
     if not os.path.lexists(path):
         return []
     try:
-        return from_json(path.name, read_json(path))
+        table = read_as(TimedTiles, read_json(path), path.name)
+        return [check_timed(path.name, timed) for timed in table.tiles]
     except ValueError as error:  # RecordErrors among them
         raise RecordError(
             f"{error}. Delete {path}: then labkit's own tiles are taken, until `python -m labkit.bench tune` "
             "measures anew"
         ) from None
-
-
-def from_json(name: str, raw: Any) -> list[TimedTile]:
-    """The table of a JSON form. Raises ValueError saying what is wrong in the file `name`."""
-    from labkit.results.typed import read_as  # pandas behind it takes a while
-
-    return [check_timed(name, timed) for timed in read_as(TimedTiles, raw, name).tiles]
 
 
 def check_timed(name: str, timed: TimedTile) -> TimedTile:
