@@ -43,20 +43,25 @@ def row_statistics(x: Tensor, width: int) -> RowStatistics:
     return RowStatistics(torch.stack([torch.stack(means, 1), torch.stack(squares, 1)], dim=2), width)
 
 
-def mean_and_rstd(
-    statistics: RowStatistics, K: int, eps: float, is_centered: bool = True
-) -> tuple[Tensor, Tensor]:
+def mean_and_rstd(statistics: RowStatistics, K: int, eps: float) -> tuple[Tensor, Tensor]:
     """Mean and reciprocal standard deviation, each [M] float32, of rows of K columns; eps is added to the
-    variance. Not is_centered: the reciprocal of the root mean square instead."""
+    variance."""
     means, squares = statistics.parts.unbind(2)  # [M, P]
-    if is_centered and means.shape[1] == 1:  # nothing to combine
+    if means.shape[1] == 1:  # nothing to combine
         return means[:, 0], (squares[:, 0] / K + eps).rsqrt()
     first = torch.arange(means.shape[1], device=means.device) * statistics.width
     counts = (K - first).clamp(max=statistics.width)
     mean = (means * counts).sum(1) / K
-    apart = means - mean[:, None] if is_centered else means
-    variance = (squares + counts * apart**2).sum(1) / K
+    variance = (squares + counts * (means - mean[:, None]) ** 2).sum(1) / K
     return mean, (variance + eps).rsqrt()
+
+
+def reciprocal_rms(statistics: RowStatistics, K: int, eps: float) -> Tensor:
+    """1 / sqrt(mean(x^2) + eps), [M] float32, of rows of K columns."""
+    means, squares = statistics.parts.unbind(2)  # [M, P]
+    first = torch.arange(means.shape[1], device=means.device) * statistics.width
+    counts = (K - first).clamp(max=statistics.width)
+    return ((squares + counts * means**2).sum(1) / K + eps).rsqrt()
 
 
 class NormLinear(NamedTuple):
@@ -131,10 +136,11 @@ def norm_linear_plain(
     """
     check_norm_linear(x, statistics, layer, gelu)
     out = F.linear(x.float(), layer.weight.float())
-    mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps, layer.column_sums is not None)
-    if layer.column_sums is not None:
-        out = out - mean[:, None] * layer.column_sums
-    out = rstd[:, None] * out
+    if layer.column_sums is None:
+        out *= reciprocal_rms(statistics, x.shape[1], layer.eps)[:, None]
+    else:
+        mean, rstd = mean_and_rstd(statistics, x.shape[1], layer.eps)
+        out = rstd[:, None] * (out - mean[:, None] * layer.column_sums)
     if layer.bias is not None:
         out = out + layer.bias
     if layer.is_gated:
