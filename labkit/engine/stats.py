@@ -37,7 +37,7 @@ class EngineStats:
     # Decoded tokens, once per block table of their session, by how their block was made ready; and writes.
     append_paths: dict[str, int]
     launch: str  # how the device is asked for a step, and why not by a graph if that is what the options say
-    tiles: str  # of the fused products: measured, shipped or by rule; or why there are none
+    tiles: str  # of the fused products: measured or by rule; or why there are none
     cache: CacheConfig  # with the sizes that were fitted to the model and the device
     scheduler: SchedulerConfig  # likewise
     counters: EngineCounters

@@ -40,7 +40,7 @@ from labkit.kernels.paged_attention_append import (
     paged_attention_append_triton,
 )
 from labkit.kernels.sampling import draw_plain, draw_triton
-from labkit.kernels.shared_attention import ShareWorkspace, paged_attention_append_shares_triton
+from labkit.kernels.shared_attention import paged_attention_append_shares_triton
 from labkit.kernels.split_attention import (
     SplitWorkspace,
     num_splits,

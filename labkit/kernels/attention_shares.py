@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.grouped_attention import NARROW, Programs, are_boxed, group_programs
 from labkit.kernels.split_attention import tokens_at_a_time
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
@@ -167,8 +167,7 @@ def plan_shares_triton(context_lens: Tensor, slot_mapping: Tensor, plan: SharePl
     It is launched in order, behind all before it and ahead of all behind it: kernels of the step that begin
     early may read the plan before they wait, if the kernel right behind this one is launched in order, too.
 
-    Takes what `plan_shares_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `plan_shares_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_plan_shares(context_lens, slot_mapping, plan)
     check_launchable(slot_mapping.device)
@@ -244,4 +243,3 @@ def check_plan_shares(context_lens: Tensor, slot_mapping: Tensor, plan: SharePla
     B, most = len(slot_mapping), len(plan.num_shares)
     if not 1 <= B <= most:
         raise ValueError(f"slot_mapping has {B} rows, expected 1 to {most}, for which the plan was made")
-    check_range("slot_mapping", slot_mapping, len(context_lens))

@@ -7,7 +7,7 @@ which fills up a batch: it is read as position 0, and its length never changes.
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
@@ -46,8 +46,7 @@ def embed_slots_triton(
     """Each request's token plus position embedding [B, E], if there are any of positions, and its row
     statistics, in one kernel: one program per request.
 
-    Takes what `embed_slots_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `embed_slots_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = slot_mapping, last_token_ids, context_lens, token_table, position_table
     check_embed_slots(*tensors)
@@ -119,8 +118,7 @@ def greedy_advance_triton(
     """The likeliest token of each row [B] int64, or NO_TOKEN, with the slots advanced by it in place, in two
     kernels: the best of each piece of a row, then the best of the pieces.
 
-    Takes what `greedy_advance_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `greedy_advance_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_greedy_advance(logits, slot_mapping, last_token_ids, context_lens)
     check_launchable(logits.device)
@@ -197,7 +195,6 @@ def check_embed_slots(
     check_tensor("token_table", token_table, shape=("V", "E"), **table)
     if position_table is not None:
         check_tensor("position_table", position_table, shape=("P", token_table.shape[1]), **table)
-    check_range("last_token_ids", last_token_ids, len(token_table))
 
 
 def check_greedy_advance(
@@ -217,4 +214,3 @@ def check_slots(slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tens
     check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), dtype=torch.int64, **integers)
     check_tensor("context_lens", context_lens, shape=last_token_ids.shape, dtype=torch.int32, **integers)
-    check_range("slot_mapping", slot_mapping, len(last_token_ids))

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
-from labkit.kernels.prefetch import can_prefetch
-from labkit.kernels.ring_linear import launch_norm_ring
-from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
-from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile, is_held
-from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+from labkit.kernels.ring_linear import _norm_ring_kernel, launch_ring
+from labkit.kernels.tile_product import held_weights, prefetch_rows, product_options, tile_product
+from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, default_tile
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -171,35 +170,29 @@ def norm_linear_triton(
     check_norm_linear(x, statistics, layer, gelu)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
-    tile = check_tile(tile or default_tile(x, layer.weight, measured, can_split=False), can_split=False)
+    tile = tile or default_tile(x, layer.weight, measured, can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
+    inside = layer.column_sums, layer.bias, out, layer.eps
+    sizes = M, N, K, num_parts, statistics.width
+    constants = {
+        "GATED": layer.is_gated,
+        "GELU": gelu,
+        "BLOCK_P": triton.next_power_of_2(num_parts),
+    }
     if tile.ring:
-        launch_norm_ring(x, statistics, layer, gelu, out, tile)
+        ring = _norm_ring_kernel, tile, x, layer.weight
+        launch_ring(*ring, statistics.parts, *inside, *sizes, **constants)
         return out
     _norm_linear_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
         x,
         statistics.parts,
         layer.weight,
-        layer.column_sums,
-        layer.bias,
-        out,
-        layer.eps,
+        *inside,
         x.stride(0),
-        M,
-        N,
-        K,
-        num_parts,
-        statistics.width,
-        GATED=layer.is_gated,
-        GELU=gelu,
-        UPCAST=must_upcast(x.dtype),
-        BLOCK_P=triton.next_power_of_2(num_parts),
-        HELD=is_held(tile),
-        PREFETCH=prefetch and not is_held(tile) and can_prefetch(layer.weight),
-        num_stages=tile.num_stages,
-        **tile.blocks,
-        **early_launch(x.device),
+        *sizes,
+        **constants,
+        **product_options(tile, x, layer.weight, prefetch),
     )
     return out
 

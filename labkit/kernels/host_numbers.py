@@ -8,7 +8,7 @@ there that reads or writes the pinned memory by itself (data/latency_variants_h2
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 NUMBERS_PER_PROGRAM = 1024
@@ -28,28 +28,15 @@ def copy_numbers_triton(source: Tensor, target: Tensor) -> None:
     check_launchable(source.device if source.is_cuda else target.device)
     check_reachable("source", source, target)
     check_reachable("target", target, source)
-    kernel = _numbers_to_device_kernel if target.is_cuda else _numbers_to_host_kernel
     if n := len(source):
-        kernel[(-(-n // NUMBERS_PER_PROGRAM),)](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
+        grid = (-(-n // NUMBERS_PER_PROGRAM),)
+        _copy_numbers_kernel[grid](source, target, n, BLOCK=NUMBERS_PER_PROGRAM)
 
 
-@triton.jit
-def _copy_block(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["n"])
+def _copy_numbers_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(target_ptr + i, tl.load(source_ptr + i, mask=i < n), mask=i < n)
-
-
-# Two names, so that a trace says which way numbers went.
-
-
-@triton.jit(do_not_specialize=["n"])
-def _numbers_to_device_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    _copy_block(source_ptr, target_ptr, n, BLOCK)
-
-
-@triton.jit(do_not_specialize=["n"])
-def _numbers_to_host_kernel(source_ptr, target_ptr, n, BLOCK: tl.constexpr):
-    _copy_block(source_ptr, target_ptr, n, BLOCK)
 
 
 # --- words to their places on the device -----------------------------------------------------------
@@ -68,7 +55,6 @@ def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
     check_reachable("packed", packed, words)
     n = len(packed) * 2 // 3
     check_tensor("packed", packed, shape=(n + -(-n // 2),))
-    check_range("packed", packed[:n], len(words))
     if n:
         grid = (-(-n // NUMBERS_PER_PROGRAM),)
         _words_to_places_kernel[grid](packed, words, n, BLOCK=NUMBERS_PER_PROGRAM)

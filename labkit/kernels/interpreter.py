@@ -1,11 +1,9 @@
 """What labkit mends in `triton.runtime.interpreter`, which runs kernels where there is no GPU."""
 
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 
@@ -66,14 +64,10 @@ def mend_types(core: ModuleType) -> None:
 
 
 def mend_calls(interpreter: ModuleType, language: ModuleType) -> None:
-    """Let it prepare `triton.language` once for a launch, and put it back behind a call without a grid. By
-    itself it prepares it again for each call of a function inside of a kernel, `tl.sum` among them, which
-    takes longer than what the call computes. And what it leaves prepared `builtins_untraced` cannot reach."""
+    """Let it prepare `triton.language` once for a launch. By itself it prepares it again for each call of a
+    function inside of a kernel, `tl.sum` among them, which takes longer than what the call computes."""
     prepare, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
-    call = interpreter.InterpretedFunction.__call__
-    # Within a launch or a call, prepared: names of what a kernel sees of the language; first: what puts that
-    # back.
-    thread = threading.local()
+    thread = threading.local()  # within a launch, prepared: names of what a kernel sees of the language
 
     def prepare_once(fn: Callable) -> Any:
         prepared = getattr(thread, "prepared", None)
@@ -84,74 +78,15 @@ def mend_calls(interpreter: ModuleType, language: ModuleType) -> None:
         if seen and seen <= prepared:
             return None  # which only a launch would use
         scope = prepare(fn)
-        thread.first = thread.first or scope
         prepared |= seen
         return scope
 
-    @contextmanager
-    def prepared_anew() -> Iterator[None]:
-        outer = getattr(thread, "prepared", None), getattr(thread, "first", None)
-        thread.prepared, thread.first = set(), None
-        try:
-            yield
-        finally:
-            thread.prepared, thread.first = outer
-
     def launch_once(*args: Any, **kwargs: Any) -> None:
-        with prepared_anew():
+        outer = getattr(thread, "prepared", None)
+        thread.prepared = set()
+        try:
             launch(*args, **kwargs)
-
-    def call_once(*args: Any, **kwargs: Any) -> Any:
-        if getattr(thread, "prepared", None) is not None:
-            return call(*args, **kwargs)
-        with prepared_anew():
-            try:
-                return call(*args, **kwargs)
-            finally:
-                if thread.first is not None:
-                    thread.first.restore()
+        finally:
+            thread.prepared = outer
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = prepare_once, launch_once
-    interpreter.InterpretedFunction.__call__ = call_once
-
-
-@contextmanager
-def builtins_untraced() -> Iterator[None]:
-    """Inside the block, a trace function sees nothing of what the interpreter does for `tl.load` and the
-    like. Those are thousands of calls, none of them the kernel's, and to look at each takes longer than to
-    make it."""
-    interpreter: Any = sys.modules.get("triton.runtime.interpreter")
-    if not hasattr(interpreter, "_patch_attr"):
-        yield
-        return
-    inner = interpreter._patch_attr
-
-    def patch_attr(*arguments: Any) -> None:
-        *others, scope = arguments
-
-        def set_attr(owner: object, name: str, value: Callable) -> None:
-            scope.set_attr(owner, name, untraced(value))
-
-        inner(*others, SimpleNamespace(set_attr=set_attr))
-
-    interpreter._patch_attr = patch_attr
-    try:
-        yield
-    finally:
-        interpreter._patch_attr = inner
-
-
-def untraced(function: Callable) -> Callable:
-    """The function, during whose calls nothing is traced."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        trace = sys.gettrace()
-        if trace is None:
-            return function(*args, **kwargs)
-        sys.settrace(None)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            sys.settrace(trace)
-
-    return call

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.eight_bit import check_caches
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -47,8 +47,7 @@ def kv_append_triton(
     """Write any F of the batch's new keys and values, at any positions, in one kernel: one program per
     written request, which loops over its heads.
 
-    Takes what `kv_append_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     check_kv_append(*tensors, block_idx, pos, batch_idx)
@@ -116,8 +115,7 @@ def kv_append_triton_full_batch(
     """Write the whole batch, all requests at one position `pos`, in one kernel: one program per request and
     head (write-up 061).
 
-    Takes what `kv_append_full_batch_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_full_batch_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     launch_whole_batch(_kv_append_full_batch_kernel, tensors, block_idx, pos)
@@ -179,8 +177,7 @@ def kv_append_triton_identity_pos(
     """Write the whole batch, each request at its own position, in one kernel: one program per request and
     head (write-up 062).
 
-    Takes what `kv_append_identity_pos_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `kv_append_identity_pos_plain` does; TritonUnavailableError where no kernel runs.
     """
     tensors = k_cache_layer, v_cache_layer, key_new, value_new
     launch_whole_batch(_kv_append_identity_pos_kernel, tensors, block_idx, pos)
@@ -244,28 +241,23 @@ def check_kv_append(
     pos: Tensor | int,
     batch_idx: Tensor | None = None,
 ) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
-
-    With LABKIT_DEBUG=1 the indices' values are checked, too, for which the host waits for the GPU.
-    """
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
     check_tensor("key_new", key_new, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = key_new.shape
     like_key = {"dtype": key_new.dtype, "device": key_new.device, "last_stride_is_1": True}
     check_tensor("value_new", value_new, shape=(B, H, D), **like_key)
     check_caches(k_cache_layer, v_cache_layer, H, key_new)
-    N, _, block_size, _ = k_cache_layer.shape
-    num_written = B
-    indices = [("block_idx", block_idx, N)]
+    block_size = k_cache_layer.shape[2]
+    num_written, indices = B, {"block_idx": block_idx}
     if batch_idx is not None:
         check_tensor("batch_idx", batch_idx, shape=("F",))
         num_written = len(batch_idx)
-        indices.append(("batch_idx", batch_idx, B))
+        indices["batch_idx"] = batch_idx
     if isinstance(pos, Tensor):
-        indices.append(("pos", pos, block_size))
+        indices["pos"] = pos
     elif not 0 <= pos < block_size:
         raise ValueError(f"pos is {pos}, outside of 0 to {block_size - 1}")
-    for name, tensor, limit in indices:
+    for name, tensor in indices.items():
         check_tensor(name, tensor, shape=(num_written,), device=key_new.device, last_stride_is_1=True)
         if tensor.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"{name} is {tensor.dtype}, expected torch.int32 or torch.int64")
-        check_range(name, tensor, limit)

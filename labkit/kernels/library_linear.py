@@ -10,8 +10,7 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import NormLinear, RowStatistics, normalized
-from labkit.kernels.residual_sum import residual_sum_triton
-from labkit.kernels.row_norm import row_norm_plain, row_norm_triton
+from labkit.kernels.residual_sum import residual_sum_triton, row_norm_plain, row_norm_triton
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 OUTPUTS_PER_PROGRAM = 1024

@@ -11,21 +11,18 @@ from torch import Tensor
 
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.fused_linear import RowStatistics, check_linear, check_offsets, row_statistics
-from labkit.kernels.prefetch import can_prefetch
-from labkit.kernels.ring_linear import launch_residual_ring
-from labkit.kernels.tile_product import held_weights, must_upcast, prefetch_rows, tile_product
+from labkit.kernels.ring_linear import _residual_ring_kernel, launch_ring
+from labkit.kernels.tile_product import held_weights, prefetch_rows, product_options, tile_product
 from labkit.kernels.tiles import (
     NOTHING_MEASURED,
     NUM_PARTIALS,
     NUM_SHARED_TILES,
     MeasuredTiles,
     Tile,
-    check_tile,
     default_tile,
-    is_held,
     num_partials_of,
 )
-from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
+from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 
 class SplitKWorkspace(NamedTuple):
@@ -93,7 +90,7 @@ def linear_residual_triton(
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
     (M, K), N = x.shape, len(weight)
-    tile = check_tile(tile or default_tile(x, weight, measured, can_split=True), can_split=True)
+    tile = tile or default_tile(x, weight, measured, can_split=True)
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
     partials = counters = None
     if tile.split_k > 1:
@@ -103,25 +100,23 @@ def linear_residual_triton(
         partials, counters = workspace
     out = torch.empty(M, N, dtype=x.dtype, device=x.device)
     statistics = torch.empty(M, grid[1], 2, dtype=torch.float32, device=x.device)
-    tensors = x, weight, bias, residual, out, statistics, partials, counters
+    behind_weight = bias, residual, out, statistics, partials, counters
     if tile.ring:
-        launch_residual_ring(*tensors, tile)
+        ring = _residual_ring_kernel, tile, x, weight
+        launch_ring(*ring, *behind_weight, residual.stride(0), M, N, K, SPLIT_K=tile.split_k)
         return out, RowStatistics(statistics, tile.block_n)
     try:
         _linear_residual_kernel[grid](
-            *tensors,
+            x,
+            weight,
+            *behind_weight,
             x.stride(0),
             residual.stride(0),
             M,
             N,
             K,
-            UPCAST=must_upcast(x.dtype),
             SPLIT_K=tile.split_k,
-            HELD=is_held(tile),
-            PREFETCH=prefetch and not is_held(tile) and can_prefetch(weight),
-            num_stages=tile.num_stages,
-            **tile.blocks,
-            **early_launch(x.device),
+            **product_options(tile, x, weight, prefetch),
         )
     except BaseException:  # the interpreter, stopped between two parts of a tile
         if counters is not None:
@@ -205,15 +200,10 @@ def check_workspace(workspace: SplitKWorkspace, device: torch.device, num_tiles:
     contiguous = {"device": device, "last_stride_is_1": True}
     check_tensor("workspace.partials", partials, shape=("P",), dtype=torch.float32, **contiguous)
     check_tensor("workspace.counters", counters, shape=("C",), dtype=torch.int32, **contiguous)
-    for name, have, need in (
-        ("partials", len(partials), num_partials),
-        ("counters", len(counters), num_tiles),
-    ):
-        if have < need:
-            raise ValueError(
-                f"workspace.{name} has room for {have}, but {tile} needs {need}: pass one made by "
-                f"make_split_k_workspace(device, num_partials={num_partials}, num_tiles={num_tiles})"
-            )
+    if len(partials) < num_partials or len(counters) < num_tiles:
+        raise ValueError(
+            f"workspace is too small: {tile} needs {num_partials} partials, {num_tiles} counters"
+        )
 
 
 def check_linear_residual(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> None:

@@ -6,15 +6,16 @@ programs wait for each other at a barrier in memory. A product's weights do not 
 each program asks for its share of them two phases ahead, and has them in registers when their phase begins.
 """
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.eight_bit import check_caches, is_eight_bit
 from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistics
-from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.linear_residual import linear_residual_plain
 from labkit.kernels.paged_attention_append import paged_attention_append_plain
 from labkit.kernels.persistent_phases import (
@@ -38,12 +39,60 @@ MAX_SPLITS = 4  # of a head's tokens: their results are put together by every pr
 NUM_WARPS = 8
 BLOCK_N = 8  # a warp has one output of a tile
 TOKENS_AT_A_TIME = 128
+ALIGNMENT = 16  # bytes: at a multiple of it each weight begins that the kernel reads
 
 
 def make_barrier(device: torch.device) -> Tensor:
     """The counter [1] int32 of a barrier, at 0: for launches that follow each other, as in one stream."""
     with torch.inference_mode(False):  # or it could not be set outside of inference mode
         return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+# --- where the weights are ------------------------------------------------------------------------------
+
+# Of a layer, in the order of its phases; each place of a table holds an address.
+TENSORS = (
+    ("qkv", "weight"),
+    ("qkv", "column_sums"),
+    ("qkv", "bias"),
+    ("attention_out", "weight"),
+    ("attention_out", "bias"),
+    ("mlp_in", "weight"),
+    ("mlp_in", "column_sums"),
+    ("mlp_in", "bias"),
+    ("mlp_out", "weight"),
+    ("mlp_out", "bias"),
+)
+
+
+class LayerTable:
+    """The layers of a decoder, and the addresses of their weights."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        """layers: of one network, each with the products of TENSORS: qkv and mlp_in as `fold_layer_norm`
+        makes them, the others with a weight [N, K] and a bias [N] or None.
+
+        Raises ValueError naming the first tensor that is not contiguous."""
+        self.layers = tuple(layers)
+        no_bias = torch.zeros_like(self.layers[0].attention_out.weight[:, 0])
+        self._tensors = []
+        for i, layer in enumerate(self.layers):
+            for product, name in TENSORS:
+                tensor = getattr(getattr(layer, product), name)
+                tensor = no_bias if tensor is None else tensor
+                label = f"layers[{i}].{product}.{name}"
+                check_tensor(label, tensor, shape=tuple(tensor.shape), is_contiguous=True)
+                self._tensors.append(tensor)
+
+    @cached_property
+    def addresses(self) -> Tensor:
+        """Of each layer's TENSORS: [L, 10] int64. A weight that does not begin at a multiple of ALIGNMENT is
+        copied when they are first asked for, as a checkpoint's can be on the CPU, where it lies in the file's
+        own memory."""
+        self._tensors = [t.clone() if t.data_ptr() % ALIGNMENT else t for t in self._tensors]
+        addresses = [tensor.data_ptr() for tensor in self._tensors]
+        device = self._tensors[0].device
+        return torch.tensor(addresses, dtype=torch.int64, device=device).view(-1, len(TENSORS))
 
 
 # --- the two forms --------------------------------------------------------------------------------------
@@ -320,4 +369,3 @@ def check_decode_layers(
     S = block_tables.shape[1]
     check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(1,), dtype=torch.int64, **integers)
-    check_range("slot_mapping", slot_mapping, S)

@@ -12,7 +12,7 @@ of `fused_linear` and `linear_residual`, whose wrappers launch the kernels here 
 
 # ruff: noqa: RUF005  # Gluon's lists grow by +
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,9 +30,6 @@ from labkit.kernels.triton_runtime import (
     tl,
     triton,
 )
-
-if TYPE_CHECKING:
-    from labkit.kernels.fused_linear import NormLinear, RowStatistics
 
 # Names that have changed: in Triton 3.6 it is `thread_barrier`, up to 3.8 `async_copy_global_to_shared`.
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -60,6 +57,29 @@ def boxes(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """A matrix as the TMA sees it: cut into boxes [rows, columns], with zeros beyond its edges."""
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns], layout)
+
+
+def launch_ring(
+    kernel: Any, tile: Tile, x: Tensor, weight: Tensor, *arguments: Any, **constants: Any
+) -> None:
+    """Launch a product of x [M, K] and weight [N, K] for a tile with a ring; the caller has checked all else.
+    Raises ValueError where this device or these tensors allow none.
+
+    arguments: the kernel's behind its boxes. constants: its own, besides those of the tile.
+    """
+    check_ring(x, weight)
+    (M, K), N = x.shape, len(weight)
+    if M == 0:  # of which there are no boxes
+        return
+    kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
+        boxes(x, tile.block_m, tile.block_k),
+        boxes(weight, tile.block_n, tile.block_k),
+        *arguments,
+        STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
+        **constants,
+        **tile.blocks,
+        **early_launch(x.device),
+    )
 
 
 gdc_wait, gdc_launch_dependents = tl.extra.cuda.gdc_wait, tl.extra.cuda.gdc_launch_dependents
@@ -157,37 +177,6 @@ def multiply_box(acc, stage: gl.constexpr, turn, ring):
 # --- norm, linear, GELU or gate ------------------------------------------------------------------------
 
 
-def launch_norm_ring(
-    x: Tensor, statistics: "RowStatistics", layer: "NormLinear", gelu: bool, out: Tensor, tile: Tile
-) -> None:
-    """Launch the product for a tile with a ring; `norm_linear_triton` has checked all else. Raises ValueError
-    where this device or these tensors allow none."""
-    check_ring(x, layer.weight)
-    if len(x) == 0:  # of which there are no boxes
-        return
-    (M, K), N, num_parts = x.shape, len(layer.weight), statistics.parts.shape[1]
-    _norm_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n))](
-        boxes(x, tile.block_m, tile.block_k),
-        boxes(layer.weight, tile.block_n, tile.block_k),
-        statistics.parts,
-        layer.column_sums,
-        layer.bias,
-        out,
-        layer.eps,
-        M,
-        N,
-        K,
-        num_parts,
-        statistics.width,
-        GATED=layer.is_gated,
-        GELU=gelu,
-        BLOCK_P=triton.next_power_of_2(num_parts),
-        STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k)),
-        **tile.blocks,
-        **early_launch(x.device),
-    )
-
-
 @gluon.jit(do_not_specialize=["M"])
 def _norm_ring_kernel(
     x_boxes, weight_boxes, statistics_ptr, column_sums_ptr, bias_ptr, out_ptr,
@@ -273,43 +262,6 @@ def mean_and_rstd(
 
 
 # --- linear and residual -------------------------------------------------------------------------------
-
-
-def launch_residual_ring(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor,
-    out: Tensor,
-    statistics: Tensor,
-    partials: Tensor | None,
-    counters: Tensor | None,
-    tile: Tile,
-) -> None:
-    """Launch the product for a tile with a ring; `linear_residual_triton` has checked all else. Raises
-    ValueError where this device or these tensors allow none."""
-    check_ring(x, weight)
-    if len(x) == 0:
-        return
-    (M, K), N = x.shape, len(weight)
-    _residual_ring_kernel[(triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)](
-        boxes(x, tile.block_m, tile.block_k),
-        boxes(weight, tile.block_n, tile.block_k),
-        bias,
-        residual,
-        out,
-        statistics,
-        partials,
-        counters,
-        residual.stride(0),
-        M,
-        N,
-        K,
-        SPLIT_K=tile.split_k,
-        STAGES=min(tile.num_stages, triton.cdiv(K, tile.block_k * tile.split_k)),
-        **tile.blocks,
-        **early_launch(x.device),
-    )
 
 
 @gluon.jit(do_not_specialize=["M"])

@@ -14,21 +14,8 @@ from labkit.kernels.grouped_attention import NARROW, launch_grouped, strides_of
 from labkit.kernels.head_transform import HeadTransform
 from labkit.kernels.paged_attention_append import check_paged_attention_append
 from labkit.kernels.running_softmax import add_piece, load_piece, merge_parts, put_together
+from labkit.kernels.split_attention import SplitWorkspace
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
-
-
-class ShareWorkspace:
-    """What the programs of a row leave for each other: partial results, and how many have arrived.
-
-    For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
-    """
-
-    def __init__(self, plan: SharePlan, num_heads: int, head_dim: int) -> None:
-        """For as many rows and shares as the plan has room for, and so many heads of queries."""
-        W, max_batch_size, device = len(plan.row_of), len(plan.num_shares), plan.row_of.device
-        self.partial_out = torch.empty(W, num_heads, head_dim, dtype=torch.float32, device=device)
-        self.partial_softmax = torch.empty(W, num_heads, 2, dtype=torch.float32, device=device)
-        self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
 
 
 def paged_attention_append_shares_triton(
@@ -40,12 +27,12 @@ def paged_attention_append_shares_triton(
     block_table: Tensor,
     context_lens: Tensor,
     slot_mapping: Tensor,
-    workspace: ShareWorkspace,
+    workspace: SplitWorkspace,
     plan: SharePlan,
     transform: HeadTransform | None = None,
 ) -> Tensor:
     """Attend and store the new token's key and value with a program for each share of the plan and head. The
-    plan was made for these lengths and slots.
+    plan was made for these lengths and slots, and the workspace for as many parts as the plan has shares.
 
     The last program of a row to arrive puts its shares together, always in the same order: the same arguments
     give the same bits. Tensors are those of a `PagedAttentionAppend`. Raises ValueError for arguments that do
@@ -60,9 +47,13 @@ def paged_attention_append_shares_triton(
     check_launchable(query.device)
     B, H, D = query.shape
     G = key_new.shape[1]
-    check_shares(workspace, plan, query, G)
-    partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
+    if plan.num_heads != G or plan.batch_size != B:
+        raise ValueError(
+            f"plan was made for {plan.batch_size} rows of {plan.num_heads} heads, but there are {B} of {G}"
+        )
     _, most = plan.limits(B)
+    workspace.check(query, most)
+    partials = workspace.tensors
     reading = plan.reading(B)
     try:
         if G < H or transform is not None or reading.is_boxed:
@@ -192,23 +183,3 @@ def _shared_paged_attn_append_kernel(
                 )
                 tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
                 tl.store(arrived_ptr + b * H + h, 0)  # for the next call
-
-
-def check_shares(workspace: ShareWorkspace, plan: SharePlan, query: Tensor, num_kv_heads: int) -> None:
-    """Raises ValueError if workspace or plan is elsewhere, for other heads, or for fewer rows than those of
-    query [B, H, D], or if the plan was not made for as many."""
-    B, H, D = query.shape
-    for name, tensor in (("workspace", workspace.arrived), ("plan", plan.row_of)):
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device}, expected {query.device}")
-    heads = tuple(workspace.partial_out.shape[1:])
-    if heads != (H, D):
-        raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
-    if plan.num_heads != num_kv_heads:
-        raise ValueError(f"plan is for {plan.num_heads} heads, expected {num_kv_heads}")
-    if len(workspace.arrived) < B:
-        raise ValueError(f"workspace is for {len(workspace.arrived)} rows, but there are {B}")
-    if len(workspace.partial_out) < (most := plan.limits(B)[1]):
-        raise ValueError(f"workspace is for {len(workspace.partial_out)} shares, but there may be {most}")
-    if plan.batch_size != B:
-        raise ValueError(f"plan was made for {plan.batch_size} rows, but there are {B}")

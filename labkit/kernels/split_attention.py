@@ -25,17 +25,44 @@ MAX_SPLITS = 16
 
 
 class SplitWorkspace:
-    """What the programs of the split form leave for each other: partial results, and how many have arrived.
+    """What programs that share a row's tokens leave for each other: partial results, and how many have
+    arrived.
 
     For calls in one stream that follow each other; made once, so that a CUDA graph can hold its address.
     """
 
-    def __init__(self, max_batch_size: int, num_heads: int, head_dim: int, device: torch.device) -> None:
-        """num_heads: of queries."""
-        rows = max_batch_size * num_heads * MAX_SPLITS
-        self.partial_out = torch.empty(rows, head_dim, dtype=torch.float32, device=device)
-        self.partial_softmax = torch.empty(rows, 2, dtype=torch.float32, device=device)  # largest and total
-        self.arrived = torch.zeros(max_batch_size * num_heads, dtype=torch.int32, device=device)
+    def __init__(
+        self,
+        max_batch_size: int,
+        num_heads: int,
+        head_dim: int,
+        device: torch.device,
+        num_parts: int | None = None,
+    ) -> None:
+        """num_heads: of queries. num_parts: of all rows; by default MAX_SPLITS of each."""
+        parts, float32 = (num_parts or max_batch_size * MAX_SPLITS, num_heads), torch.float32
+        self.partial_out = torch.empty(*parts, head_dim, dtype=float32, device=device)
+        self.partial_softmax = torch.empty(*parts, 2, dtype=float32, device=device)  # largest and total
+        self.arrived = torch.zeros(max_batch_size, num_heads, dtype=torch.int32, device=device)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """All of it, as kernels take it."""
+        return self.partial_out, self.partial_softmax, self.arrived
+
+    def check(self, query: Tensor, num_parts: int) -> None:
+        """Raises ValueError if it is elsewhere, for other heads, or too small for num_parts parts of query
+        [B, H, D]."""
+        B, H, D = query.shape
+        if self.arrived.device != query.device:
+            raise ValueError(f"workspace is on {self.arrived.device}, expected {query.device}")
+        heads = tuple(self.partial_out.shape[1:])
+        if heads != (H, D):
+            raise ValueError(f"workspace is for {heads[0]} heads of {heads[1]}, expected {H} of {D}")
+        if len(self.arrived) < B:
+            raise ValueError(f"workspace is for {len(self.arrived)} rows, but there are {B}")
+        if len(self.partial_out) < num_parts:
+            raise ValueError(f"workspace is for {len(self.partial_out)} parts, but there may be {num_parts}")
 
 
 def num_splits(batch_size: int, num_heads: int, max_tokens: int, num_warps: int = 1) -> int:
@@ -84,8 +111,8 @@ def paged_attention_append_split_triton(
     G = key_new.shape[1]
     if not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits is {splits}, expected 1 to {MAX_SPLITS}")
-    check_workspace(workspace, query)
-    partials = workspace.partial_out, workspace.partial_softmax, workspace.arrived
+    workspace.check(query, B * splits)
+    partials = workspace.tensors
     block_d = triton.next_power_of_2(D)
     tokens = piece or tokens_at_a_time(B * G * splits, block_d * query.element_size())
     try:
@@ -173,16 +200,3 @@ def _split_paged_attn_append_kernel(
             out = merge_parts(row + s, s < SPLITS, partial_out_ptr, partial_softmax_ptr, d, in_head, D)
             tl.store(out_place, out.to(out_ptr.dtype.element_ty), mask=in_head)
             tl.store(arrived_ptr + b * H + h, 0)  # for the next call
-
-
-def check_workspace(workspace: SplitWorkspace, query: Tensor) -> None:
-    """Raises ValueError if the workspace is elsewhere, for heads of another size, or too small for query
-    [B, H, D]."""
-    B, H, D = query.shape
-    partial_out = workspace.partial_out
-    if partial_out.device != query.device:
-        raise ValueError(f"workspace is on {partial_out.device}, expected {query.device}")
-    if partial_out.shape[1] != D:
-        raise ValueError(f"workspace is for heads of {partial_out.shape[1]}, expected {D}")
-    if len(workspace.arrived) < B * H:
-        raise ValueError(f"workspace is for {len(workspace.arrived)} rows of heads, but there are {B * H}")

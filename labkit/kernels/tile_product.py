@@ -1,14 +1,71 @@
 """The inner part of the fused products: a tile of x @ w.T, its weights before the wait or in a loop.
 
-`fused_linear` and `linear_residual` stand on it; neither norm nor residual is known here.
+`fused_linear` and `linear_residual` stand on it; neither norm nor residual is known here. Where a kernel
+begins early (`early_launch`), it can ask for its weights while it waits, so that they are in the L2 cache.
 """
 
 # ruff: noqa: RUF005  # Triton's tuples grow by +
 
-import torch
+from typing import Any
 
-from labkit.kernels.prefetch import prefetch_bytes
-from labkit.kernels.triton_runtime import INTERPRETED, tl, triton
+import torch
+from torch import Tensor
+
+from labkit.kernels.tiles import Tile, is_held
+from labkit.kernels.triton_runtime import INTERPRETED, early_launch, tl, triton
+
+ALIGNMENT = 16  # bytes: of where a prefetch begins, and of its size
+
+# --- asked for ahead ------------------------------------------------------------------------------------
+
+
+def can_prefetch(matrix: Tensor) -> bool:
+    """Whether each row of a matrix, with any dimensions before it, begins and ends where a prefetch can."""
+    sizes = matrix.shape[-1], matrix.storage_offset()
+    return matrix.is_contiguous() and all(size * matrix.element_size() % ALIGNMENT == 0 for size in sizes)
+
+
+@triton.jit
+def prefetch_bytes(pointers, num_bytes):
+    """Ask for num_bytes from each pointer [COUNT] on, once; for none where that is not above 0."""
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred is_asked;
+        setp.gt.s32 is_asked, $2, 0;
+        @is_asked cp.async.bulk.prefetch.L2.global [$1], $2;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r",
+        [pointers.to(tl.int64), num_bytes * held_first(pointers.shape[0])],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def held_first(COUNT: tl.constexpr):
+    """Which thread does what is to be done once for each of COUNT numbers: 1 there, 0 in all others [COUNT].
+
+    An instruction runs in every thread. Where a program has more threads than numbers, several hold the same
+    one, thread i number i % COUNT, and each would ask for its bytes.
+    """
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .pred is_first;
+        .reg .u32 thread, threads;
+        mov.u32 thread, %tid.x;
+        mov.u32 threads, %ntid.x;
+        setp.le.u32 is_first, threads, $2;
+        setp.eq.or.u32 is_first, thread, $1, is_first;
+        selp.u32 $0, 1, 0, is_first;
+        }""",
+        "=r,r,r",
+        [tl.arange(0, COUNT), tl.full([COUNT], COUNT, tl.int32)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -17,6 +74,9 @@ def prefetch_rows(weight_ptr, n, first, COUNT: tl.constexpr, N, K: tl.constexpr)
     num_bytes = tl.minimum(COUNT, K - first) * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
     asks = (n < N) & (tl.program_id(0) == 0)
     prefetch_bytes(weight_ptr + n * K + first, tl.where(asks, num_bytes, 0))
+
+
+# --- the product ----------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -104,3 +164,16 @@ def must_upcast(dtype: torch.dtype) -> bool:
     """Whether a kernel must convert its inputs to float32 first: Triton's interpreter multiplies the bits of
     a bfloat16, not its value."""
     return INTERPRETED and dtype == torch.bfloat16
+
+
+def product_options(tile: Tile, x: Tensor, weight: Tensor, prefetch: bool) -> dict[str, Any]:
+    """What the tile says of a launch for x and weight, and how it begins. prefetch: whether it may ask for
+    its weights while it waits."""
+    return {
+        "UPCAST": must_upcast(x.dtype),
+        "HELD": is_held(tile),
+        "PREFETCH": prefetch and not is_held(tile) and can_prefetch(weight),
+        "num_stages": tile.num_stages,
+        **tile.blocks,
+        **early_launch(x.device),
+    }

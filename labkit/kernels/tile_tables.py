@@ -30,7 +30,6 @@ from labkit.kernels.triton_runtime import HAS_GLUON, is_hopper, triton, triton_s
 
 SHIPPED = Path(__file__).parent / "shipped_tiles"
 H100 = "nvidia_h100_80gb_hbm3"
-MOST = Tile(256, 256, 512, 16, 16, 32, True)  # beyond it no kernel is compiled
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -93,13 +92,6 @@ def read_shipped(device: torch.device) -> list[TimedTile]:
     return [*own, *(t for t in of_h100 if (t.N, t.K, is_held(t.tile)) not in known)]
 
 
-def shipped_tiles(device: torch.device, dtype: torch.dtype, can_hold: bool = False) -> MeasuredTiles:
-    """What `tiles_for` would be without the user's file."""
-    if not is_compiled_for(device):
-        return NOTHING_MEASURED
-    return measured_tiles(read_shipped(device), dtype, can_hold)
-
-
 def is_compiled_for(device: torch.device) -> bool:
     """Whether kernels are compiled for a device, so that tiles matter."""
     return device.type == "cuda" and triton_status().mode == "native"
@@ -137,10 +129,13 @@ def keep_table(path: Path, new: Iterable[TimedTile]) -> None:
 
 def read_table(path: Path) -> list[TimedTile]:
     """The table in a file; an empty one if there is no file. Raises RecordError if it is damaged."""
+    from labkit.results.typed import read_as  # pandas behind it takes a while
+
     if not os.path.lexists(path):
         return []
     try:
-        return from_json(path.name, read_json(path))
+        table = read_as(TimedTiles, read_json(path), path.name)
+        return [check_timed(path.name, timed) for timed in table.tiles]
     except ValueError as error:  # RecordErrors among them
         raise RecordError(
             f"{error}. Delete {path}: then labkit's own tiles are taken, until `python -m labkit.bench tune` "
@@ -148,26 +143,16 @@ def read_table(path: Path) -> list[TimedTile]:
         ) from None
 
 
-def from_json(name: str, raw: Any) -> list[TimedTile]:
-    """The table of a JSON form. Raises ValueError saying what is wrong in the file `name`."""
-    from labkit.results.typed import read_as  # pandas behind it takes a while
-
-    return [check_timed(name, timed) for timed in read_as(TimedTiles, raw, name).tiles]
-
-
 def check_timed(name: str, timed: TimedTile) -> TimedTile:
     """The entry itself. Raises ValueError if no engine can take it."""
     tile = timed.tile
-    if min(timed.N, timed.K, timed.us) <= 0:
-        raise ValueError(f"{name}: N, K and us must be above 0, not {shown(tuple(timed))}")
     if timed.dtype not in DTYPES:
         raise ValueError(f"{name}: dtype must be one of {', '.join(DTYPES)}, not {shown(timed.dtype)}")
     if timed.rows not in ROWS:
         raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
-    if any(value > most for value, most in zip(tile, MOST, strict=True)):
-        raise ValueError(f"{name}: {shown(tuple(tile))} is larger than {tuple(MOST)}, the largest tile")
     if tile.ring and DTYPES[timed.dtype].itemsize != 2:
         raise ValueError(f"{name}: {tile} has a ring, which is for numbers of 16 bits, not {timed.dtype}")
-    if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):
+    check_tile(tile)
+    if not has_workspace(tile, timed.rows, timed.N):
         raise ValueError(f"{name}: {tile} has more parts than there is room for")
     return timed

@@ -4,7 +4,7 @@ A tile that was measured on the GPU, or on one of its kind, comes first (`labkit
 those), then the table here, then a rule.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -126,7 +126,6 @@ ROWS = (1, 16, 64, 128, 256)
 
 # By (N, K): by the most rows of ROWS, the tile. Where one is missing, the table and the rule go on.
 MeasuredTiles = Mapping[tuple[int, int], Mapping[int, Tile]]
-SOURCES = ("measured on this GPU", "shipped", "by rule")
 NOTHING_MEASURED: MeasuredTiles = MappingProxyType({})
 
 
@@ -139,24 +138,6 @@ def measured_tile(measured: MeasuredTiles, M: int, N: int, K: int, *, can_split:
     if tile is None and M == 1:
         return measured_tile(measured, 2, N, K, can_split=can_split)
     return tile if tile is None or can_split or tile.split_k == 1 else None
-
-
-def tiles_in_words(
-    products: Sequence[tuple[int, int]], measured: MeasuredTiles, shipped: MeasuredTiles
-) -> str:
-    """Where the tiles of these products, (N, K) each, come from, as in "measured on this GPU for 3 of 4
-    products, by rule for 1". shipped: what of `measured` labkit ships."""
-
-    def source(nk: tuple[int, int]) -> str:
-        if measured.get(nk) != shipped.get(nk):
-            return SOURCES[0]
-        return SOURCES[1 if nk in shipped or nk in TILES else 2]
-
-    sources = [source(nk) for nk in products]
-    counts = [(source, sources.count(source)) for source in SOURCES if source in sources]
-    (first, count), *others = counts
-    rest = "".join(f", {name} for {count}" for name, count in others)
-    return f"{first} for {count} of {len(products)} products{rest}"
 
 
 def default_tile(
@@ -233,9 +214,8 @@ def staged_bytes(tile: Tile, element_size: int) -> int:
     return (tile.num_stages - (not tile.ring)) * (tile.block_m + tile.block_n) * tile.block_k * element_size
 
 
-def check_tile(tile: Tile, can_split: bool) -> Tile:
-    """The values as a `Tile`. Raises ValueError naming the field that no kernel can be compiled for."""
-    tile = Tile(*tile)
+def check_tile(tile: Tile) -> None:
+    """Raises ValueError naming the field that no kernel can be compiled for."""
     for name, value in zip(NUMBERS, tile, strict=False):
         is_power_of_2 = value > 0 and value & (value - 1) == 0
         least = 16 if name == "block_k" or tile.block_m > 1 else 4 if name == "block_n" else 1
@@ -251,6 +231,3 @@ def check_tile(tile: Tile, can_split: bool) -> Tile:
         raise ValueError(
             f"{tile} has a ring: expected block_k 64 to 256, block_n up to 256, 2 stages or more"
         )
-    if tile.split_k > 1 and not can_split:
-        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a norm is not split")
-    return tile

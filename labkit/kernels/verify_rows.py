@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.kernels.checks import check_range, check_tensor
+from labkit.kernels.checks import check_tensor
 from labkit.kernels.ngram_drafts import NO_DRAFT
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -78,8 +78,7 @@ def verify_rows_triton(
 ) -> VerifyRows:
     """The rows in one kernel of one program: there are few, and each one's place depends on all before it.
 
-    Takes what `verify_rows_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `verify_rows_plain` does, and TritonUnavailableError where no kernel runs.
     """
     slots = slot_mapping, last_token_ids, context_lens, ends
     check_rows(drafts, *slots)
@@ -151,8 +150,7 @@ def accept_drafts_plain(
 def accept_drafts_triton(made: Tensor, drafts: Tensor) -> Tensor:
     """How many drafts [B] are accepted, in one kernel: one program per request.
 
-    Takes what `accept_drafts_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `accept_drafts_plain` does, and TritonUnavailableError where no kernel runs.
     """
     check_made(made, drafts)
     check_launchable(made.device)
@@ -223,8 +221,7 @@ def advance_verified_triton(
     """The tokens of each request [B, K + 2], with the slots advanced in place, in one kernel: one program per
     request.
 
-    Takes what `advance_verified_plain` takes. Raises ValueError for arguments that do not fit, and
-    TritonUnavailableError where no kernel runs.
+    Takes and raises what `advance_verified_plain` does, and TritonUnavailableError where no kernel runs.
     """
     tensors = made, drafts, num_accepted, slot_mapping, ends, last_token_ids, context_lens, draws, texts
     check_advance(*tensors)
@@ -279,7 +276,6 @@ def check_rows(
     int32 = int64 | {"dtype": torch.int32}
     check_tensor("context_lens", context_lens, shape=last_token_ids.shape, **int32)
     check_tensor("ends", ends, shape=(B,), **int64)
-    check_range("slot_mapping", slot_mapping, len(last_token_ids))
 
 
 def check_made(made: Tensor, drafts: Tensor) -> None:

@@ -12,7 +12,6 @@ from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-from labkit.kernels.interpreter import builtins_untraced
 from labkit.learn.answers import difference, one_line
 from labkit.learn.verdict import Verdict
 
@@ -168,9 +167,8 @@ def limited_lines(most_lines: int, uncounted: tuple[str, ...] = INSTALLED) -> It
             raise EndlessLoop
         return count
 
-    with builtins_untraced():
-        sys.settrace(enter)
-        try:
-            yield
-        finally:
-            sys.settrace(None)
+    sys.settrace(enter)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

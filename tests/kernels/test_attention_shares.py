@@ -12,7 +12,7 @@ from attention_append_cases import (
     in_shares,
     make_case,
     plan_for,
-    share_workspace_for,
+    workspace_for,
 )
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,9 +20,8 @@ from triton_marks import KERNEL_DEVICE, needs_triton
 
 from labkit.kernels import (
     SharePlan,
-    ShareWorkspace,
+    SplitWorkspace,
     attention_shares,
-    checks,
     paged_attention_append_shares_triton,
     plan_shares_plain,
     plan_shares_triton,
@@ -179,13 +178,6 @@ def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
     assert plan.batch_size == 0
 
 
-def test_in_debug_mode_a_slot_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"^slot_mapping has values from 0 to 9, outside of 0 to 4$"):
-        plan_shares_plain(torch.zeros(5, dtype=torch.int32), torch.tensor([0, 9]), plan)
-
-
 # --- attention by the plan: test_paged_attention_append.py has what all forms do ----------------------
 
 
@@ -220,7 +212,7 @@ def test_a_workspace_and_a_plan_serve_one_step_after_the_other():
     """Made for a large batch, as an engine does it; what one step leaves is nothing to the next."""
     device = torch.device(KERNEL_DEVICE)
     plan = SharePlan(4, 2, 8, torch.float32, device)
-    workspace = ShareWorkspace(plan, 2, 8)
+    workspace = SplitWorkspace(4, 2, 8, device, len(plan.row_of))
 
     def attention(max_context_len: int, **arguments: torch.Tensor) -> torch.Tensor:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
@@ -237,19 +229,19 @@ def test_a_workspace_or_a_plan_of_something_else_is_refused():
     case = make_case([7, 5, NOBODY])
     arguments = {name: value for name, value in case.arguments.items() if name != "max_context_len"}
     device, before = torch.device(KERNEL_DEVICE), bits(case.k_pool).clone()
-    plan, workspace = plan_for(arguments), share_workspace_for(arguments)
+    plan = plan_for(arguments)
+    workspace = workspace_for(arguments, len(plan.row_of))
     plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
     unmade = SharePlan(3, 2, 8, torch.float32, device)
-    fewer_rows = SharePlan(2, 2, 8, torch.float32, device)
-    elsewhere = SharePlan(3, 2, 8, torch.float32, torch.device("meta"))
     other_heads = SharePlan(3, 4, 8, torch.float32, device)
     other_heads.batch_size = 3
     for space, made, message in (
-        (ShareWorkspace(fewer_rows, 2, 8), plan, "workspace is for 2 rows, but there are 3"),
-        (ShareWorkspace(plan, 2, 16), plan, "workspace is for 2 heads of 16, expected 2 of 8"),
-        (ShareWorkspace(elsewhere, 2, 8), plan, "workspace is on meta"),
-        (workspace, unmade, "plan was made for 0 rows, but there are 3"),
-        (workspace, other_heads, "plan is for 4 heads, expected 2"),
+        (SplitWorkspace(2, 2, 8, device), plan, "workspace is for 2 rows, but there are 3"),
+        (SplitWorkspace(3, 2, 8, device, 4), plan, "workspace is for 4 parts, but there may be "),
+        (SplitWorkspace(3, 2, 16, device), plan, "workspace is for 2 heads of 16, expected 2 of 8"),
+        (SplitWorkspace(3, 2, 8, torch.device("meta")), plan, "workspace is on meta"),
+        (workspace, unmade, "plan was made for 0 rows of 2 heads, but there are 3 of 2"),
+        (workspace, other_heads, "plan was made for 3 rows of 4 heads, but there are 3 of 2"),
     ):
         with pytest.raises(ValueError, match=f"^{message}"):
             paged_attention_append_shares_triton(**arguments, workspace=space, plan=made)

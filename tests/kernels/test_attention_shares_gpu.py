@@ -12,15 +12,15 @@ from attention_append_cases import (
     in_shares,
     make_case,
     plan_for,
-    share_workspace_for,
     with_rows,
+    workspace_for,
 )
 from torch import Tensor
 from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
     SharePlan,
-    ShareWorkspace,
+    SplitWorkspace,
     paged_attention_append_shares_triton,
     plan_shares_plain,
     plan_shares_triton,
@@ -61,7 +61,8 @@ def test_the_plan_is_the_plain_one(n: int):
 def test_the_host_does_not_wait():
     case = make_case([9, 64, NOBODY, 500], **FULL, dtype=torch.float16)
     arguments = {k: v for k, v in case.arguments.items() if k != "max_context_len"}
-    plan, workspace = plan_for(arguments), share_workspace_for(arguments)
+    plan = plan_for(arguments)
+    workspace = workspace_for(arguments, len(plan.row_of))
 
     def launch() -> None:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
@@ -79,7 +80,7 @@ def test_a_graph_follows_the_lengths_that_lie_in_its_slots(dtype: torch.dtype):
     arguments = {k: v for k, v in real.arguments.items() if k != "max_context_len"}
     arguments["slot_mapping"] = with_rows(real, [], 8).arguments["slot_mapping"]
     plan = SharePlan(20, 12, 64, dtype, torch.device("cuda"), block_size=64)
-    workspace = ShareWorkspace(plan, 12, 64)
+    workspace = SplitWorkspace(20, 12, 64, torch.device("cuda"), len(plan.row_of))
 
     def step() -> tuple[Tensor, ...]:
         plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)

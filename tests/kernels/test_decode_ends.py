@@ -22,7 +22,6 @@ from triton_marks import (
 )
 
 from labkit.kernels import (
-    checks,
     decode_ends,
     embed_slots_plain,
     embed_slots_triton,
@@ -218,22 +217,6 @@ def test_what_has_no_tokens_is_refused_by_name(advance: Callable):
     assert_each_wrong_tensor_is_refused(advance, arguments, ("logits width", "logits dtype"))
 
 
-@pytest.mark.parametrize(
-    ("name", "bad", "largest"),
-    [("slot_mapping", -1, 5), ("slot_mapping", 6, 5), ("last_token_ids", -1, 8), ("last_token_ids", 9, 8)],
-)
-@EMBED
-def test_what_there_is_not_is_refused_if_values_are_checked(
-    monkeypatch: pytest.MonkeyPatch, embed: Callable, name: str, bad: int, largest: int
-):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    case = make_embedding()
-    embed(**case)
-    case[name][0] = bad
-    with pytest.raises(ValueError, match=rf"^{name} has values from .* outside of 0 to {largest}"):
-        embed(**case)
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 V = 50257
@@ -259,26 +242,6 @@ def test_on_a_gpu_a_whole_vocabulary_has_the_tokens_of_torch(width: int, B: int,
         assert bad is not None or (logits == largest).sum(1).max() > 1  # they tie
         assert (expected[B // 2] == NO_TOKEN) == (bad is math.nan or bad is math.inf)
         assert_advances(greedy_advance_triton, logits, make_slots(B, "cuda"), expected)
-
-
-@pytest.mark.cuda
-@dtypes
-def test_on_a_gpu_embeddings_of_gpt2s_size_are_those_of_the_twin(dtype: torch.dtype):
-    B, E, P = 256, 768, 1024
-    like = torch.Generator("cuda").manual_seed(0)
-    token_table, position_table = (torch.randn(n, E, generator=like, device="cuda").to(dtype) for n in (V, P))
-    slot_mapping = torch.randperm(B, device="cuda")
-    last_token_ids = torch.randint(V, (B + 1,), generator=like, device="cuda")
-    last_token_ids[:2] = torch.tensor([0, V - 1])
-    context_lens = torch.randint(P, (B + 1,), generator=like, device="cuda").int()
-    context_lens[-1] = -1
-    x, statistics = embed_slots_triton(
-        slot_mapping, last_token_ids, context_lens, token_table, position_table
-    )
-    positions = context_lens[slot_mapping].long()
-    expected = token_table[last_token_ids[slot_mapping]] + position_table[positions]
-    assert torch.equal(x, expected)
-    torch.testing.assert_close(statistics.parts, row_statistics(expected, E).parts, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.cuda

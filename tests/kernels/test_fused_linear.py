@@ -8,14 +8,12 @@ import torch.nn.functional as F
 from fused_linear_cases import (
     EACH,
     EPS,
-    NORM_LINEAR,
     TRITON,
     arguments_of,
     assert_is_layer_norm_then_linear,
     assert_is_linear_and_residual,
     is_norm,
     make_case,
-    norm_arguments,
     rms_arguments,
     rms_norm_then_linear,
     tensors_of,
@@ -23,7 +21,7 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, unchanged
-from triton_marks import KERNEL_DEVICE, devices, dtypes, needs_triton
+from triton_marks import KERNEL_DEVICE, devices, dtypes
 
 from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.tiles import Tile
@@ -138,14 +136,6 @@ def test_what_does_not_fit_is_refused_by_name(function: Callable):
         function(**arguments | {"x": arguments["x"].int()})
 
 
-@pytest.mark.parametrize("function", NORM_LINEAR)
-def test_parts_of_another_width_are_refused(function: Callable):
-    arguments = norm_arguments(make_case(), width=16)  # three parts
-    statistics = arguments["statistics"]._replace(width=40)
-    with pytest.raises(ValueError, match=r"^statistics.parts has shape \[3, 3, 2\], expected \[3, 1, 2\]"):
-        function(**arguments | {"statistics": statistics})
-
-
 @pytest.mark.parametrize("function", EACH)
 def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
     """Nothing is reserved: tensors of the meta device have no numbers."""
@@ -160,25 +150,3 @@ def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
         arguments = {"x": x, "weight": weight, "bias": vector, "residual": residual}
     with pytest.raises(ValueError, match=r"^weight of shape \[131073, 16384\] .* more than 2\^31 numbers"):
         function(**arguments)
-
-
-TILE = Tile(16, 16, 16, 1, 4, 2)
-
-
-@needs_triton
-@pytest.mark.parametrize(
-    "tile, message",
-    [
-        (TILE._replace(block_m=8), "tile.block_m is 8, expected a power of 2, at least 16"),
-        (TILE._replace(block_n=48), "tile.block_n is 48, expected a power of 2"),
-        (TILE._replace(split_k=0), "tile.split_k is 0, expected at least 1"),
-        (TILE._replace(num_warps=3), "tile.num_warps is 3, expected a power of 2"),
-        # A single row may have fewer outputs a program, but not any number.
-        (Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4"),
-        (Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16"),
-    ],
-)
-def test_a_tile_that_no_kernel_has_is_refused(tile: Tile, message: str):
-    for function in (parameter.values[0] for parameter in TRITON):
-        with pytest.raises(ValueError, match=f"^{message}"):
-            function(**arguments_of(function, make_case()), tile=tile)

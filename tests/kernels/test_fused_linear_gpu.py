@@ -16,13 +16,7 @@ from fused_linear_cases import (
 from torch import Tensor
 from triton_marks import captured, dtypes
 
-from labkit.kernels import (
-    fused_linear,
-    linear_residual,
-    linear_residual_triton,
-    norm_linear_triton,
-    ring_linear,
-)
+from labkit.kernels import linear_residual_triton, norm_linear_triton, ring_linear, tile_product
 from labkit.kernels.fused_linear import row_statistics
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.ring_linear import has_ring_kernels
@@ -119,7 +113,7 @@ def test_on_a_gpu_a_graph_of_a_chain_replayed_gives_the_bits_of_the_chain(
         layer.x.copy_(torch.randn(layer.x.shape, generator=like, device="cuda"))
         eager = layer()
         with monkeypatch.context() as patch:
-            for module in (fused_linear, linear_residual, ring_linear):
+            for module in (tile_product, ring_linear):
                 patch.setattr(module, "early_launch", lambda device: {"EARLY": False})
             one_by_one = layer()
         for tensor in replayed:

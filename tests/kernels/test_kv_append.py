@@ -18,8 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton_marks import KERNEL_DEVICE, assert_host_does_not_wait, devices, dtypes, needs_triton
 
 from labkit.kernels import (
-    checks,
-    kv_append,
     kv_append_full_batch_plain,
     kv_append_identity_pos_plain,
     kv_append_plain,
@@ -231,11 +229,8 @@ class NoCopies(TorchDispatchMode):
 
 
 @appends
-def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(
-    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
-):
+def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(path: str, append: Callable):
     """Trap 3: to look at an index, the host would wait for the GPU."""
-    monkeypatch.setattr(checks, "DEBUG", False)
     case = make_case(path)
     assert not case.arguments["key_new"].is_contiguous()
     with NoCopies():
@@ -261,27 +256,6 @@ def test_the_one_position_of_a_batch_is_always_checked(path: str, append: Callab
     assert_refused(append, make_case(path), {"pos": pos}, f"pos is {pos}, outside of 0 to 3$")
 
 
-LIMITS = {"batch_idx": 4, "block_idx": 7, "pos": 4}  # of make_case
-
-
-@appends
-def test_in_debug_mode_an_index_out_of_range_is_refused_by_name(
-    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(checks, "DEBUG", True)
-    for name in INDEX_TENSORS[path]:
-        for bad in (-1, LIMITS[name]):
-            case = make_case(path)
-            indices = case.arguments[name].clone()
-            indices[1] = bad
-            message = f"{name} has values from .*, outside of 0 to {LIMITS[name] - 1}$"
-            assert_refused(append, case, {name: indices}, message)
-    places = [
-        Place(b, b, 3 if path == "full_batch" else b) for b in range(4)
-    ]  # the first and the last of all
-    assert_each_token_is_in_its_slot(append, make_case(path, places, N=4))
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 
@@ -301,20 +275,3 @@ def test_on_a_gpu_each_token_is_in_its_slot_at_full_size(
 def test_on_a_gpu_the_host_does_not_wait(path: str, append: Callable):
     case = make_case(path, device="cuda")
     assert_host_does_not_wait(lambda: append(**case.arguments))
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_a_new_position_compiles_no_new_kernel():
-    """Triton compiles a kernel again for a number that is 1, or that 16 divides, unless it is told not to."""
-    caches = getattr(kv_append._kv_append_full_batch_kernel, "device_caches", None)
-    if caches is None:
-        pytest.skip("this Triton keeps its compiled kernels elsewhere, or interprets them")
-    counts = set()
-    for slot in (2, 0, 1, 15, 16, 17, 32, 63):
-        places = [Place(b, b, slot) for b in range(4)]
-        case = make_case("full_batch", places, block_size=64, device="cuda")
-        assert_each_token_is_in_its_slot(kv_append_triton_full_batch, case)
-        counts.add(sum(len(kernels) for kernels, *_ in caches.values()))
-    assert len(counts) == 1
-    assert min(counts) >= 1

@@ -9,7 +9,6 @@ from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_trit
 
 from labkit.kernels import (
     PackedRows,
-    kv_append_packed_plain,
     kv_append_packed_triton,
     packed_attention_plain,
     packed_attention_triton,
@@ -44,14 +43,6 @@ def test_at_other_sizes_of_heads_and_blocks(D: int, block_size: int, dtype: torc
     )
     assert_stores_rows(kv_append_packed_triton, case)
     assert_attends_rows(packed_attention_triton, case, dense_prompts(case))
-
-
-@dtypes
-def test_many_rows_are_those_of_the_plain_form(dtype: torch.dtype):
-    case = make_packed([512, 1, 600, 300], [0, 900, 64, 33], pads=7, **FULL, dtype=dtype)
-    kv_append_packed_plain(*case.caches, case.key, case.value, case.rows)
-    expected = packed_attention_plain(case.query, *case.caches, case.rows)
-    assert_attends_rows(packed_attention_triton, case, expected.double())
 
 
 def test_places_more_than_2_to_the_31_numbers_into_the_pool_are_found():

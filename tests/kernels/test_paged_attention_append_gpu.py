@@ -21,7 +21,6 @@ from torch import Tensor
 from triton_marks import assert_host_does_not_wait, captured, dtypes, needs_triton
 
 from labkit.kernels import (
-    SplitWorkspace,
     paged_attention_append_plain,
     paged_attention_append_split_triton,
     paged_attention_append_triton,
@@ -97,29 +96,6 @@ def test_on_a_gpu_the_order_in_which_programs_arrive_changes_no_bit(splits: int)
     first = attention(**case.arguments)
     for _ in range(50):
         assert torch.equal(attention(**case.arguments), first)
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_a_workspace_serves_calls_that_follow_each_other_at_once():
-    """Nobody waits for the GPU between them; batches and splits differ."""
-    workspace = SplitWorkspace(32, 12, 64, torch.device("cuda"))
-    workspace.partial_out.fill_(torch.nan)
-    cases = [make_case(full_lengths(n)[:n], **FULL, device="cuda") for n in (32, 1, 7, 20)]
-    expected = [dense_attention(case) for case in cases]
-    torch.cuda.synchronize()
-    outs = [
-        paged_attention_append_split_triton(
-            **{k: v for k, v in case.arguments.items() if k != "max_context_len"},
-            workspace=workspace,
-            splits=splits,
-        )
-        for splits in (16, 2, 5)
-        for case in cases
-    ]
-    for out, dense in zip(outs, expected * 3, strict=True):
-        torch.testing.assert_close(out.double(), dense, rtol=1e-5, atol=1e-5)
-    assert not workspace.arrived.any()
 
 
 @pytest.mark.cuda

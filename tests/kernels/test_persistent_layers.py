@@ -11,8 +11,8 @@ from triton_marks import KERNEL_DEVICE, StandIn, needs_triton
 
 from labkit.kernels import persistent_layers
 from labkit.kernels.eight_bit import LIMITS
-from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
+    LayerTable,
     decode_layers_persistent_triton,
     decode_layers_plain,
     make_barrier,
@@ -35,7 +35,7 @@ each_form = pytest.mark.parametrize(
     [
         pytest.param(lambda case: decode_layers_plain(*case), id="plain"),
         pytest.param(in_one_kernel, id="triton", marks=needs_triton),
-        pytest.param(lambda case: in_one_kernel(case, splits=1), id="not split", marks=needs_triton),
+        pytest.param(lambda case: in_one_kernel(case, splits=4), id="split", marks=needs_triton),
     ],
 )
 
@@ -135,6 +135,13 @@ def test_arguments_that_do_not_fit_are_refused_by_name(decode_layers: Callable):
         decode_layers(case._replace(k_cache=other_heads, v_cache=other_heads))
     free = ("block_tables rows", "block_tables width")
     assert_each_wrong_tensor_is_refused(lambda **parts: decode_layers(Case(**parts)), case._asdict(), free)
+
+
+def test_a_weight_that_is_not_contiguous_is_refused_by_name():
+    first, second = make_case(1).table.layers
+    wrong = second.attention_out._replace(weight=second.attention_out.weight.T)
+    with pytest.raises(ValueError, match=r"layers\[1\].attention_out.weight has strides"):
+        LayerTable([first, second._replace(attention_out=wrong)])
 
 
 @needs_triton

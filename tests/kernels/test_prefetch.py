@@ -6,7 +6,7 @@ from triton_marks import needs_triton
 
 from labkit.kernels import fold_layer_norm, linear_residual_triton, norm_linear_triton
 from labkit.kernels.fused_linear import row_statistics
-from labkit.kernels.prefetch import can_prefetch, held_first
+from labkit.kernels.tile_product import can_prefetch, held_first
 from labkit.kernels.triton_runtime import tl, triton
 
 

@@ -1,4 +1,4 @@
-"""A sum and its residual, against the plain twin."""
+"""A sum and its residual against the plain twin, and rows behind a norm against PyTorch's norms."""
 
 from functools import partial
 
@@ -14,6 +14,8 @@ from labkit.kernels.residual_sum import (
     residual_sum_of_peers_triton,
     residual_sum_plain,
     residual_sum_triton,
+    row_norm_plain,
+    row_norm_triton,
     words_of,
 )
 
@@ -108,3 +110,37 @@ def test_parts_that_do_not_fit_the_room_are_refused():
 def test_rows_that_do_not_fit_are_refused(function):
     with pytest.raises(ValueError, match=r"residual has shape \[2, 8\], expected \[2, 16\]"):
         function(torch.zeros(2, 16), torch.zeros(2, 8))
+
+
+# --- rows as they are ------------------------------------------------------------------------------
+
+
+@needs_triton
+@devices
+@dtypes
+@pytest.mark.parametrize("norm", [NORMS["RMS"], NORMS["layer"]], ids=["RMS", "layer"])
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize("function", [row_norm_plain, row_norm_triton])
+@pytest.mark.parametrize("sizes", [(1, 16), (5, 1600), (8, 64)], ids=str)
+def test_it_is_the_norm_of_the_rows_and_their_offset_with_their_statistics(
+    sizes: tuple[int, int], function, has_offset: bool, norm: tuple, dtype: torch.dtype, device: str
+):
+    torch.manual_seed(0)
+    x = torch.randn(*sizes, device=device).to(dtype) + 1
+    offset = torch.randn(sizes[1], device=device) if has_offset else None
+    statistics = function(x, offset, product_behind(norm, sizes[1]))
+    rows = x.float() + (offset if has_offset else 0)
+    tolerance = {"rtol": TOLERANCE[dtype], "atol": TOLERANCE[dtype]}
+    normed = F.rms_norm if norm == (None,) else F.layer_norm
+    expected = normed(rows, (sizes[1],), eps=1e-5).to(dtype)
+    torch.testing.assert_close(statistics.normed, expected, **tolerance)
+    whole = mean_and_rstd(row_statistics(rows, sizes[1]), sizes[1], 1e-5)
+    torch.testing.assert_close(mean_and_rstd(statistics, sizes[1], 1e-5), whole, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("function", [row_norm_plain, row_norm_triton])
+def test_rows_to_norm_that_do_not_fit_are_refused(function):
+    x = torch.zeros(2, 8)
+    for rows, offset, message in ((x[:, :4], None, "x has strides"), (x, torch.zeros(4), "offset has shape")):
+        with pytest.raises(ValueError, match=message):
+            function(rows, offset, NormLinear(x, None, None, 1e-5))

@@ -4,7 +4,6 @@ import re
 import statistics
 import sys
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -90,18 +89,6 @@ def test_lines_of_installed_packages_are_no_endless_loop():
         assert statistics.fmean(Fraction(n) for n in range(50)) == 24.5
     with pytest.raises(EndlessLoop), limited_lines(100):
         never_ends([], [])
-
-
-def test_what_tritons_interpreter_does_for_a_builtin_is_not_traced():
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    owner, scope = SimpleNamespace(), SimpleNamespace(set_attr=setattr)
-    with limited_lines(100):
-        interpreter._patch_attr(owner, "traced_by", lambda _semantic: sys.gettrace(), None, scope)
-        interpreter._patch_attr(owner, "fails", lambda _semantic: 1 / 0, None, scope)
-        with pytest.raises(ZeroDivisionError):
-            owner.fails()
-        inside, outside = owner.traced_by(), sys.gettrace()
-    assert inside is None and outside is not None
 
 
 def test_the_first_random_call_that_fails_is_a_short_one():

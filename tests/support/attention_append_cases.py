@@ -15,7 +15,6 @@ from triton_marks import KERNEL_DEVICE, needs_triton
 from labkit.kernels import (
     HeadTransform,
     SharePlan,
-    ShareWorkspace,
     SplitWorkspace,
     paged_attention_append_plain,
     paged_attention_append_shares_triton,
@@ -129,10 +128,10 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.view(BITS[tensor.dtype])
 
 
-def workspace_for(arguments: dict) -> SplitWorkspace:
+def workspace_for(arguments: dict, num_parts: int | None = None) -> SplitWorkspace:
     """As small as it may be, and what lies in it is no number."""
     query = arguments["query"]
-    workspace = SplitWorkspace(*query.shape, query.device)
+    workspace = SplitWorkspace(*query.shape, query.device, num_parts)
     workspace.partial_out.fill_(torch.nan)
     workspace.partial_softmax.fill_(torch.nan)
     return workspace
@@ -157,20 +156,12 @@ def plan_for(arguments: dict) -> SharePlan:
     return SharePlan(*key.shape, cache.dtype, key.device, group, cache.shape[2])
 
 
-def share_workspace_for(arguments: dict) -> ShareWorkspace:
-    """As small as it may be, and what lies in it is no number."""
-    query = arguments["query"]
-    workspace = ShareWorkspace(plan_for(arguments), *query.shape[1:])
-    workspace.partial_out.fill_(torch.nan)
-    workspace.partial_softmax.fill_(torch.nan)
-    return workspace
-
-
 def in_shares(max_context_len: int, **arguments: Tensor) -> Tensor:
     """A plan and its attention as one of `PagedAttentionAppend`; nobody has arrived for a next call."""
     plan = plan_for(arguments)
     plan_shares_triton(arguments["context_lens"], arguments["slot_mapping"], plan)
-    workspace = share_workspace_for(arguments)  # whose kernels are launched in order behind the plan's
+    # Its kernels are launched in order behind the plan's.
+    workspace = workspace_for(arguments, len(plan.row_of))
     out = paged_attention_append_shares_triton(**arguments, workspace=workspace, plan=plan)
     assert not workspace.arrived.any()
     return out

@@ -13,13 +13,13 @@ from labkit.kernels import (
     RowStatistics,
     fold_layer_norm,
     fold_rms_norm,
-    fused_linear,
     linear_residual_plain,
     linear_residual_triton,
     norm_linear_plain,
     norm_linear_triton,
 )
 from labkit.kernels.fused_linear import mean_and_rstd, row_statistics
+from labkit.kernels.tile_product import must_upcast
 
 # Half precision: a few units in the last place, for the twins round after every step.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2**-8, torch.bfloat16: 2**-5}
@@ -117,7 +117,7 @@ def norm_linear_bound(case: dict) -> Tensor:
 
 def unit_of_storing(dtype: torch.dtype) -> float:
     """Triton's interpreter cuts a bfloat16 off, where a GPU rounds it to the nearest."""
-    return (2 if fused_linear.must_upcast(dtype) else 1) * UNIT[dtype]
+    return (2 if must_upcast(dtype) else 1) * UNIT[dtype]
 
 
 def assert_is_layer_norm_then_linear(

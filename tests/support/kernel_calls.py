@@ -21,7 +21,6 @@ from labkit.kernels import (
     paged_attention,
     paged_attention_append,
     residual_sum,
-    row_norm,
     sampling,
     shared_attention,
     split_attention,
@@ -98,7 +97,7 @@ def attention(
     if form == "shares":
         plan = attention_shares.SharePlan(B, G, D, cache[0].dtype, query.device, H // G, block_size)
         attention_shares.plan_shares_triton(*arguments[-2:], plan)
-        shares = shared_attention.ShareWorkspace(plan, H, D)
+        shares = split_attention.SplitWorkspace(B, H, D, query.device, len(plan.row_of))
         shared_attention.paged_attention_append_shares_triton(*arguments, shares, plan, transform)
         return
     workspace = split_attention.SplitWorkspace(B, H, D, query.device)
@@ -140,7 +139,7 @@ def append(form: str, D: int, dtype: torch.dtype, B: int = 8) -> None:
     if form == "indexed":
         kv_append.kv_append_triton(*cache, key, value, int64(B), int64(B), int64(B))
     elif form == "full batch":
-        kv_append.kv_append_triton_full_batch(*cache, key, value, int64(B), 5)
+        kv_append.kv_append_triton_full_batch(*cache, key, value, int64(B), 16)
     else:
         kv_append.kv_append_triton_identity_pos(*cache, key, value, int64(B), int32(B))
 
@@ -156,8 +155,8 @@ def ends(dtype: torch.dtype, B: int = 8, E: int = 768, V: int = 50257) -> None:
     parts = residual_sum.PeerParts(rows[0], int64(2), B * E, 1)
     residual_sum.residual_sum_of_peers_triton(parts, rows[1])
     residual_sum.residual_sum_of_peers_triton(parts, rows[1], behind)
-    row_norm.row_norm_triton(rows[0], empty(E, dtype=torch.float32), behind)
-    row_norm.row_norm_triton(rows[0], None, behind)
+    residual_sum.row_norm_triton(rows[0], empty(E, dtype=torch.float32), behind)
+    residual_sum.row_norm_triton(rows[0], None, behind)
     library_linear.silu_gate_triton(empty(300, 3072, dtype=dtype))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labkit.kernels import NormLinear, fold_layer_norm
 from labkit.kernels.eight_bit import as_stored, bytes_of_head, is_eight_bit, read_heads, write_heads
-from labkit.kernels.layer_table import LayerTable
+from labkit.kernels.persistent_layers import LayerTable
 from labkit.model import LinearWeights
 
 # Of numbers up to about 8 after all layers: in half precision a few units in their last place, for each

@@ -12,7 +12,6 @@ from labkit.kernels import (
     PagedAttentionAppend,
     PagedAttentionFunction,
     SharePlan,
-    ShareWorkspace,
     SplitWorkspace,
     num_splits,
     paged_attention_append_shares_triton,
@@ -153,7 +152,8 @@ class SharedAttention:
         _, _, G, block_size, D = cache.shape
         group = num_heads // G
         self.plan = SharePlan(max_batch_size, G, D, cache.dtype, cache.device, group, block_size)
-        self._workspace = ShareWorkspace(self.plan, num_heads, D)
+        num_shares = len(self.plan.row_of)
+        self._workspace = SplitWorkspace(max_batch_size, num_heads, D, cache.device, num_shares)
 
     def __call__(self, *asked: Any) -> Tensor:
         """What a `PagedAttentionAppend` does, with its arguments; a transform may follow them."""

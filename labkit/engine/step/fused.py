@@ -29,9 +29,8 @@ from labkit.kernels import (
 )
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.linear_residual import make_split_k_workspace
-from labkit.kernels.row_norm import row_norm_triton
-from labkit.kernels.tile_tables import shipped_tiles
-from labkit.kernels.tiles import LARGEST_HEAD, TILES, MeasuredTiles, head_tile, tiles_in_words
+from labkit.kernels.residual_sum import row_norm_triton
+from labkit.kernels.tiles import LARGEST_HEAD, TILES, MeasuredTiles, head_tile
 from labkit.model import LinearWeights, Network, NormWeights
 from labkit.model.decoder_weights import LayerWeights, Rotary, split_heads
 from labkit.model.ranks import Ranks
@@ -161,11 +160,11 @@ class FusedDeviceStep(DeviceStep):
     @property
     def tiles(self) -> str:
         """Where the tiles of a layer's four products come from, in words."""
-        if self.kernels.measured is None:
+        measured, products = self.kernels.measured, self.layers[0].products
+        if measured is None:
             return NO_TILES
-        products = [(len(product.weight), product.weight.shape[1]) for product in self.layers[0].products]
-        shipped = shipped_tiles(self.head.weight.device, self.head.weight.dtype, self.can_hold)
-        return tiles_in_words(products, self.kernels.measured, shipped)
+        num_measured = sum(p.weight.shape in measured or p.weight.shape in TILES for p in products)
+        return f"measured for {num_measured} of {len(products)} products, the others' by rule"
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         slots = self.slots

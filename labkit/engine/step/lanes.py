@@ -14,8 +14,8 @@ from labkit.engine.step.attention import AttendAndWrite, SharedAttention, SplitA
 from labkit.engine.step.fused import FusedDeviceStep, FusedKernels, FusedLayer
 from labkit.engine.step.slots import DeviceSlots
 from labkit.kernels import paged_attention_append_plain
-from labkit.kernels.layer_table import LayerTable
 from labkit.kernels.persistent_layers import (
+    LayerTable,
     decode_layers_persistent_triton,
     decode_layers_plain,
     make_barrier,

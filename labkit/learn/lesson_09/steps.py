@@ -143,8 +143,7 @@ def partial_softmaxes_triton(*tensors: Tensor, workspace: SplitWorkspace) -> tup
     """
     paged_attention_append_split_triton(*tensors, workspace, SPLITS, piece=PIECE)
     B, H, D = tensors[0].shape
-    num_parts = B * H * SPLITS
-    pairs, accs = workspace.partial_softmax[:num_parts], workspace.partial_out[:num_parts]
+    accs, pairs = workspace.partial_out[: B * SPLITS], workspace.partial_softmax[: B * SPLITS]
     largest, totals = pairs.view(B * H, SPLITS, 2).permute(2, 0, 1).contiguous()
     return largest, totals, accs.view(B * H, SPLITS, D)
 

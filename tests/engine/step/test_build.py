@@ -165,5 +165,5 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     taken.clear()
     assert tokens_of(before.generate(PROMPTS[:1], SamplingParams(2))) == expected
     assert taken and not {tile, tile._replace(split_k=2)} & set(taken)
-    assert engine.stats().tiles == "measured on this GPU for 2 of 4 products, by rule for 2"
-    assert before.stats().tiles == "by rule for 4 of 4 products"
+    assert engine.stats().tiles == "measured for 2 of 4 products, the others' by rule"
+    assert before.stats().tiles == "measured for 0 of 4 products, the others' by rule"
