@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.grouped_attention import NARROW, Programs, are_boxed, group_programs
 from labkit.kernels.split_attention import tokens_at_a_time
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
@@ -243,3 +243,4 @@ def check_plan_shares(context_lens: Tensor, slot_mapping: Tensor, plan: SharePla
     B, most = len(slot_mapping), len(plan.num_shares)
     if not 1 <= B <= most:
         raise ValueError(f"slot_mapping has {B} rows, expected 1 to {most}, for which the plan was made")
+    check_range("slot_mapping", slot_mapping, len(context_lens))

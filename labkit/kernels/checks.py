@@ -1,7 +1,11 @@
 """The contract of a kernel's arguments, checked before it is launched."""
 
+import os
+
 import torch
 from torch import Tensor
+
+DEBUG = os.environ.get("LABKIT_DEBUG") == "1"  # check indices' values, too, and wait for the GPU
 
 
 def check_tensor(
@@ -38,3 +42,26 @@ def check_tensor(
         )
     if is_contiguous and not tensor.is_contiguous():
         raise ValueError(f"{name} has strides {tensor.stride()}, expected it to be contiguous")
+
+
+def check_range(name: str, indices: Tensor, limit: int, least: int = 0) -> None:
+    """Raises ValueError if an index is not in `least` to limit - 1. Only with LABKIT_DEBUG=1: it reads every
+    index."""
+    if is_read(indices):
+        low, high = indices.min().item(), indices.max().item()
+        if low < least or high >= limit:
+            raise ValueError(f"{name} has values from {low} to {high}, outside of {least} to {limit - 1}")
+
+
+def check_rising(name: str, indices: Tensor) -> None:
+    """Raises ValueError if an index [n] is below the one before it. Only with LABKIT_DEBUG=1."""
+    if is_read(indices) and (indices.diff() < 0).any():
+        raise ValueError(f"{name} is {indices.tolist()}, expected no number below the one before it")
+
+
+def is_read(indices: Tensor) -> bool:
+    """Whether indices are read to check them. Not while a CUDA graph is captured: then they do not exist
+    before it is replayed."""
+    if not DEBUG or not indices.numel():
+        return False
+    return not (indices.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -7,7 +7,7 @@ which fills up a batch: it is read as position 0, and its length never changes.
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.fused_linear import RowStatistics, row_statistics
 from labkit.kernels.triton_runtime import check_launchable, early_launch, tl, triton
 
@@ -195,6 +195,7 @@ def check_embed_slots(
     check_tensor("token_table", token_table, shape=("V", "E"), **table)
     if position_table is not None:
         check_tensor("position_table", position_table, shape=("P", token_table.shape[1]), **table)
+    check_range("last_token_ids", last_token_ids, len(token_table))
 
 
 def check_greedy_advance(
@@ -214,3 +215,4 @@ def check_slots(slot_mapping: Tensor, last_token_ids: Tensor, context_lens: Tens
     check_tensor("slot_mapping", slot_mapping, shape=("B",), dtype=torch.int64, **integers)
     check_tensor("last_token_ids", last_token_ids, shape=("S",), dtype=torch.int64, **integers)
     check_tensor("context_lens", context_lens, shape=last_token_ids.shape, dtype=torch.int32, **integers)
+    check_range("slot_mapping", slot_mapping, len(last_token_ids))

@@ -8,7 +8,7 @@ there that reads or writes the pinned memory by itself (data/latency_variants_h2
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 NUMBERS_PER_PROGRAM = 1024
@@ -55,6 +55,7 @@ def scatter_words_triton(packed: Tensor, words: Tensor) -> None:
     check_reachable("packed", packed, words)
     n = len(packed) * 2 // 3
     check_tensor("packed", packed, shape=(n + -(-n // 2),))
+    check_range("packed", packed[:n], len(words))
     if n:
         grid = (-(-n // NUMBERS_PER_PROGRAM),)
         _words_to_places_kernel[grid](packed, words, n, BLOCK=NUMBERS_PER_PROGRAM)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.eight_bit import check_caches
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -241,23 +241,28 @@ def check_kv_append(
     pos: Tensor | int,
     batch_idx: Tensor | None = None,
 ) -> None:
-    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit."""
+    """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
+
+    With LABKIT_DEBUG=1 the indices' values are checked, too, for which the host waits for the GPU.
+    """
     check_tensor("key_new", key_new, shape=("B", "H", "D"), last_stride_is_1=True)
     B, H, D = key_new.shape
     like_key = {"dtype": key_new.dtype, "device": key_new.device, "last_stride_is_1": True}
     check_tensor("value_new", value_new, shape=(B, H, D), **like_key)
     check_caches(k_cache_layer, v_cache_layer, H, key_new)
-    block_size = k_cache_layer.shape[2]
-    num_written, indices = B, {"block_idx": block_idx}
+    N, _, block_size, _ = k_cache_layer.shape
+    num_written = B
+    indices = [("block_idx", block_idx, N)]
     if batch_idx is not None:
         check_tensor("batch_idx", batch_idx, shape=("F",))
         num_written = len(batch_idx)
-        indices["batch_idx"] = batch_idx
+        indices.append(("batch_idx", batch_idx, B))
     if isinstance(pos, Tensor):
-        indices["pos"] = pos
+        indices.append(("pos", pos, block_size))
     elif not 0 <= pos < block_size:
         raise ValueError(f"pos is {pos}, outside of 0 to {block_size - 1}")
-    for name, tensor in indices.items():
+    for name, tensor, limit in indices:
         check_tensor(name, tensor, shape=(num_written,), device=key_new.device, last_stride_is_1=True)
         if tensor.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"{name} is {tensor.dtype}, expected torch.int32 or torch.int64")
+        check_range(name, tensor, limit)

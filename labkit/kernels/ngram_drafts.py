@@ -8,7 +8,7 @@ length below 0 marks a padding slot, whose text is empty.
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 NO_DRAFT = -1  # where a row has no draft, or no more
@@ -110,3 +110,5 @@ def check_drafts(
     check_tensor("limits", limits, shape=(len(slot_mapping),), dtype=torch.int64, **on_device)
     if num_drafts < 1:
         raise ValueError(f"num_drafts is {num_drafts}, expected 1 or more")
+    check_range("slot_mapping", slot_mapping, len(texts))
+    check_range("context_lens", context_lens, texts.shape[1], least=-1)  # -1: of a padding slot

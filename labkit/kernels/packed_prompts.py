@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_rising, check_tensor
 from labkit.kernels.eight_bit import check_caches, quantized, store_scales, write_heads
 from labkit.kernels.head_transform import (
     NO_TRANSFORM,
@@ -182,7 +182,8 @@ def check_packed(
 ) -> None:
     """Raises ValueError naming the first argument whose shape, stride, dtype or device does not fit.
 
-    of_rows: by name, the query [T, H, D], or key and value [T, G, D].
+    of_rows: by name, the query [T, H, D], or key and value [T, G, D]. With LABKIT_DEBUG=1 the values
+    in `rows` are checked, too, for which the host waits for the GPU.
     """
     (name, first), *_ = of_rows.items()
     check_tensor(name, first, shape=("T", "H", "D"), last_stride_is_1=True)
@@ -199,5 +200,9 @@ def check_packed(
     num_prompts = len(rows.block_tables)
     check_tensor("rows.starts", rows.starts, shape=(num_prompts + 1,), **integers)
     check_tensor("rows.context_lens", rows.context_lens, shape=(num_prompts,), **integers)
+    room = rows.block_tables.shape[1] * k_cache_layer.shape[2]
+    check_range("rows.starts", rows.starts, T + 1)
+    check_rising("rows.starts", rows.starts)
+    check_range("rows.context_lens", rows.context_lens, room + 1)
     if transform is not None:
         check_transform(transform, first)

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.eight_bit import write_heads
 from labkit.kernels.head_transform import HeadTransform, check_transform, transform_heads_plain
 from labkit.kernels.paged_attention import check_heads, launch_by_heads, paged_attention_plain
@@ -163,5 +163,6 @@ def check_paged_attention_append(
     check_tensor("block_table", block_table, shape=("S", "M"), dtype=torch.int32, **integers)
     check_tensor("context_lens", context_lens, shape=(block_table.shape[0],), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(len(query),), dtype=torch.int64, **integers)
+    check_range("slot_mapping", slot_mapping, block_table.shape[0])
     if transform is not None:
         check_transform(transform, query)

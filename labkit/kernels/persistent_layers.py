@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.eight_bit import check_caches, is_eight_bit
 from labkit.kernels.fused_linear import FLOATS, norm_linear_plain, row_statistics
 from labkit.kernels.linear_residual import linear_residual_plain
@@ -369,3 +369,4 @@ def check_decode_layers(
     S = block_tables.shape[1]
     check_tensor("context_lens", context_lens, shape=(S,), dtype=torch.int32, **integers)
     check_tensor("slot_mapping", slot_mapping, shape=(1,), dtype=torch.int64, **integers)
+    check_range("slot_mapping", slot_mapping, S)

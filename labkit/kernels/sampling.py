@@ -13,7 +13,7 @@ need not.)
 import torch
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.distribution import (
     DTYPES,
     SamplingState,
@@ -369,3 +369,5 @@ def check_draw(
     check_tensor("last_token_ids", last_token_ids, shape=("S",), **integers)
     for name, of_slots, dtype in zip(state._fields, state, DTYPES, strict=True):
         check_tensor(name, of_slots, shape=last_token_ids.shape, **integers | {"dtype": dtype})
+    check_range("slot_mapping", slot_mapping, len(last_token_ids))
+    check_range("token_ids", token_ids, logits.shape[1], least=-1)  # NO_TOKEN

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.kernels.checks import check_tensor
+from labkit.kernels.checks import check_range, check_tensor
 from labkit.kernels.ngram_drafts import NO_DRAFT
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
@@ -276,6 +276,7 @@ def check_rows(
     int32 = int64 | {"dtype": torch.int32}
     check_tensor("context_lens", context_lens, shape=last_token_ids.shape, **int32)
     check_tensor("ends", ends, shape=(B,), **int64)
+    check_range("slot_mapping", slot_mapping, len(last_token_ids))
 
 
 def check_made(made: Tensor, drafts: Tensor) -> None:

@@ -22,6 +22,7 @@ from labkit.kernels import (
     SharePlan,
     SplitWorkspace,
     attention_shares,
+    checks,
     paged_attention_append_shares_triton,
     plan_shares_plain,
     plan_shares_triton,
@@ -176,6 +177,13 @@ def test_a_plan_is_refused_for_rows_or_slots_that_do_not_fit():
         with pytest.raises(ValueError, match=f"^{message}"):
             plan_shares_plain(*arguments, plan)
     assert plan.batch_size == 0
+
+
+def test_in_debug_mode_a_slot_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    plan = SharePlan(3, 2, 8, torch.float32, torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"^slot_mapping has values from 0 to 9, outside of 0 to 4$"):
+        plan_shares_plain(torch.zeros(5, dtype=torch.int32), torch.tensor([0, 9]), plan)
 
 
 # --- attention by the plan: test_paged_attention_append.py has what all forms do ----------------------

@@ -22,6 +22,7 @@ from triton_marks import (
 )
 
 from labkit.kernels import (
+    checks,
     decode_ends,
     embed_slots_plain,
     embed_slots_triton,
@@ -215,6 +216,22 @@ def test_what_cannot_be_embedded_is_refused_by_name(embed: Callable):
 def test_what_has_no_tokens_is_refused_by_name(advance: Callable):
     arguments = {"logits": random_logits(4, 40, device=KERNEL_DEVICE), **make_slots(4)}
     assert_each_wrong_tensor_is_refused(advance, arguments, ("logits width", "logits dtype"))
+
+
+@pytest.mark.parametrize(
+    ("name", "bad", "largest"),
+    [("slot_mapping", -1, 5), ("slot_mapping", 6, 5), ("last_token_ids", -1, 8), ("last_token_ids", 9, 8)],
+)
+@EMBED
+def test_what_there_is_not_is_refused_if_values_are_checked(
+    monkeypatch: pytest.MonkeyPatch, embed: Callable, name: str, bad: int, largest: int
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_embedding()
+    embed(**case)
+    case[name][0] = bad
+    with pytest.raises(ValueError, match=rf"^{name} has values from .* outside of 0 to {largest}"):
+        embed(**case)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton_marks import KERNEL_DEVICE, assert_host_does_not_wait, devices, dtypes, needs_triton
 
 from labkit.kernels import (
+    checks,
     kv_append_full_batch_plain,
     kv_append_identity_pos_plain,
     kv_append_plain,
@@ -229,8 +230,11 @@ class NoCopies(TorchDispatchMode):
 
 
 @appends
-def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(path: str, append: Callable):
+def test_views_are_written_from_and_to_without_a_copy_and_no_index_is_read(
+    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
+):
     """Trap 3: to look at an index, the host would wait for the GPU."""
+    monkeypatch.setattr(checks, "DEBUG", False)
     case = make_case(path)
     assert not case.arguments["key_new"].is_contiguous()
     with NoCopies():
@@ -254,6 +258,27 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(path: str, appe
 def test_the_one_position_of_a_batch_is_always_checked(path: str, append: Callable, pos: int):
     """It is a number of the host's: to look at it costs nothing."""
     assert_refused(append, make_case(path), {"pos": pos}, f"pos is {pos}, outside of 0 to 3$")
+
+
+LIMITS = {"batch_idx": 4, "block_idx": 7, "pos": 4}  # of make_case
+
+
+@appends
+def test_in_debug_mode_an_index_out_of_range_is_refused_by_name(
+    path: str, append: Callable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    for name in INDEX_TENSORS[path]:
+        for bad in (-1, LIMITS[name]):
+            case = make_case(path)
+            indices = case.arguments[name].clone()
+            indices[1] = bad
+            message = f"{name} has values from .*, outside of 0 to {LIMITS[name] - 1}$"
+            assert_refused(append, case, {name: indices}, message)
+    places = [
+        Place(b, b, 3 if path == "full_batch" else b) for b in range(4)
+    ]  # the first and the last of all
+    assert_each_token_is_in_its_slot(append, make_case(path, places, N=4))
 
 
 # --- on a GPU --------------------------------------------------------------------------------------

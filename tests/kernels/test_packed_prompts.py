@@ -12,6 +12,7 @@ from refusals import assert_each_wrong_tensor_is_refused
 from triton_marks import needs_triton
 
 from labkit.kernels import (
+    checks,
     kv_append_packed_plain,
     kv_append_packed_triton,
     packed_attention_plain,
@@ -120,3 +121,25 @@ def test_what_does_not_fit_is_refused_by_name(append: Callable, attention: Calla
         assert_each_wrong_tensor_is_refused(call, arguments, free)
         with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
             call(**arguments | {"v_cache_layer": permuted(arguments["v_cache_layer"], (0, 2, 1, 3))})
+
+
+@each_form
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"starts": [0, 4, 9]}, "rows.starts has values from 0 to 9, outside of 0 to 6"),
+        ({"starts": [0, 4, 2]}, r"rows.starts is \[0, 4, 2\], expected no number below"),
+        ({"context_lens": [-1, 3]}, "rows.context_lens has values from -1 to 3"),
+    ],
+)
+def test_in_debug_mode_rows_that_cannot_be_are_refused(
+    append: Callable, attention: Callable, change: dict, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    case = make_packed([4, 2], [3, 1])
+    (name, numbers), *_ = change.items()
+    rows = case.rows._replace(**{name: torch.tensor(numbers, dtype=torch.int32, device=case.query.device)})
+    with pytest.raises(ValueError, match=f"^{message}"):
+        append(*case.caches, case.key, case.value, rows)
+    with pytest.raises(ValueError, match=f"^{message}"):
+        attention(case.query, *case.caches, rows)

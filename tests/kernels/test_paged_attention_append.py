@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, assert_refused
 from triton_marks import KERNEL_DEVICE, needs_triton
 
-from labkit.kernels import SplitWorkspace, paged_attention_append_plain
+from labkit.kernels import SplitWorkspace, checks, paged_attention_append_plain
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +151,20 @@ def test_what_does_not_fit_is_refused_by_name(attention: Callable):
     turned = permuted(arguments["v_cache_layer"], (0, 2, 1, 3))
     with pytest.raises(ValueError, match=r"^v_cache_layer has strides .*, k_cache_layer"):
         attention(**arguments | {"v_cache_layer": turned})
+
+
+@each_form
+@pytest.mark.parametrize("bad", [-1, 6])
+def test_in_debug_mode_a_slot_out_of_range_is_refused_by_name(
+    attention: Callable, bad: int, monkeypatch: pytest.MonkeyPatch
+):
+    case = make_case([7, 5, NOBODY])
+    mapping = case.arguments["slot_mapping"].clone()
+    mapping[1] = bad
+    monkeypatch.setattr(checks, "DEBUG", True)
+    message = "slot_mapping has values from -?[0-9] to [0-9], outside of 0 to 5$"
+    assert_refused(attention, case, {"slot_mapping": mapping}, message)
+    assert_attends_and_stores(attention, case)
 
 
 @needs_triton

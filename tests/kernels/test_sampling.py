@@ -9,7 +9,7 @@ from sampling_cases import EDGES, KINDS, NO_TOKENS, mixed_rows, rows_of
 from sampling_helpers import random_logits
 from triton_marks import needs_triton, on_cpu, twins
 
-from labkit.kernels import draw_plain, draw_triton, sampling
+from labkit.kernels import checks, draw_plain, draw_triton, sampling
 from labkit.kernels.decode_ends import NO_TOKEN
 from labkit.kernels.distribution import SamplingState, warp
 from labkit.kernels.sampling import kept_by_top_k, kept_by_top_p, ordered
@@ -126,3 +126,17 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_changes(draw):
     assert_each_wrong_tensor_is_refused(
         lambda **parts: draw(*parts.values(), True), arguments, ("logits width", "logits dtype")
     )
+
+
+def test_with_debug_on_a_slot_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(checks, "DEBUG", True)
+    rows = mixed_rows(2, 20)
+    with pytest.raises(ValueError, match="slot_mapping has values from 0 to 2, outside of 0 to 1"):
+        draw_plain(
+            rows.logits,
+            torch.zeros(2, dtype=torch.int64),
+            rows.slot_mapping,
+            torch.zeros(2, dtype=torch.int64),
+            rows.state.at(slice(2)),
+            True,
+        )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from triton_marks import KERNEL_DEVICE, needs_triton
 
+from labkit.kernels import checks
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite, kv_write
 from labkit.watch import OperatorCounter
@@ -150,8 +151,11 @@ def test_kernels_are_used_only_where_they_are_compiled(
 
 @pytest.mark.cuda
 @batches
-def test_on_a_gpu_each_index_tensor_is_a_copy_that_the_host_waits_for(batch: Batch, paths: tuple[str, ...]):
+def test_on_a_gpu_each_index_tensor_is_a_copy_that_the_host_waits_for(
+    batch: Batch, paths: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
     """Trap 3, counted by torch itself, which warns of each call that makes the host wait."""
+    monkeypatch.setattr(checks, "DEBUG", False)
     for writer, path in zip(WRITERS, paths, strict=True):
         tensors = make_tensors(batch, "cuda")
         write(writer, batch, tensors)  # compiled by now

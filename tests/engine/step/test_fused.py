@@ -19,7 +19,8 @@ from labkit.engine.step import attention as step_attention
 from labkit.engine.step import fused
 from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import PLAIN, TRITON, VOCABULARY_MULTIPLE, FusedDeviceStep, FusedLayer
-from labkit.kernels import linear_residual_triton, norm_linear_triton, paged_attention_append_plain
+from labkit.engine.step.graphed import GraphedStep
+from labkit.kernels import checks, linear_residual_triton, norm_linear_triton, paged_attention_append_plain
 from labkit.kernels.library_linear import linear_residual_library, norm_linear_library
 from labkit.kernels.tiles import Tile, head_tile
 from labkit.ladder import FUSED_AND_SPLIT
@@ -286,3 +287,17 @@ def test_on_a_gpu_an_engine_is_made_while_another_is_at_work_and_neither_disturb
         assert second.result() == [alone] * 3
     assert meanwhile == [alone] * len(meanwhile) and len(meanwhile) > 1
     assert tokens_of(first.generate(TEXTS, params)) == alone  # no count was left
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("number", ["08", "09", "10"])
+def test_on_a_gpu_graphs_are_captured_with_values_checked(tiny, monkeypatch: pytest.MonkeyPatch, number: str):
+    """The warm-up runs look at indices; a capture cannot."""
+    params, options = SamplingParams(20, stop_on_eos=False), LADDER[number].options
+    made = []
+    for is_debug in (False, True):
+        monkeypatch.setattr(checks, "DEBUG", is_debug)
+        engine = make_engine(tiny, options, "cuda", torch.float32)
+        assert isinstance(engine.decode_step.device_step, GraphedStep)
+        made.append(tokens_of(engine.generate(TEXTS, params)))
+    assert made[0] == made[1]
