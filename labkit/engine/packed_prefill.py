@@ -4,8 +4,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
-from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
+from labkit.engine.packed_chunk import PackedChunk, counts_of
 from labkit.engine.prefill import FirstTokens, keep_prompt
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining, OnlineScheduler
@@ -17,7 +18,7 @@ from labkit.ranges import named_range
 MANY = 16  # requests that could run: they wait longer for each other than those who run for a larger chunk
 FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host has the next one
 
-MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
+MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Any]  # what `PackedChunk` is
 
 
 class PackedPrefill:
@@ -124,7 +125,7 @@ class PackedPrefill:
         prompts = [each.token_ids for each in joining.values()]
         num_launched = [each.num_launched for each in joining.values()]
         with named_range("labkit.prefill.pack"):
-            chunk: Chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
+            chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
             counts = [0] * len(prompts)
             if any(each.num_left for each in joining.values()):
                 chunk = self.make_chunk(prompts, num_launched, max_tokens)

@@ -108,12 +108,6 @@ class OnlineScheduler:
         # is, it does not fit either: running requests take blocks, and give none back.
         self._refused: tuple[int, int] | None = None
 
-    def __repr__(self) -> str:
-        return (
-            f"OnlineScheduler({len(self.running)} running, {len(self.joining)} joining, "
-            f"{len(self.waiting)} waiting, batches of {self.config.max_batch_size})"
-        )
-
     @property
     def requests(self) -> list[Request]:
         """All requests: those that run, that join and that wait."""

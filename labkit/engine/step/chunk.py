@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.request import Request
 from labkit.engine.sampling import Draws, logprobs_asked, sample_greedy
 from labkit.engine.scheduler import Joining
@@ -219,7 +219,9 @@ class ResidentChunkStep:
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device, NUM_BUFFERS + 1)  # one is due
         self.num_rows, self._room = device_step.num_rows, device_step.room
 
-    def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:
+    def launch(
+        self, chunk: PackedChunk, joining: Mapping[Request, Joining], finished: list[int]
+    ) -> ChunkInFlight:
         """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
         first tokens of those that it finishes."""
         num_tokens = len(chunk.token_ids)
