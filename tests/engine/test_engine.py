@@ -77,20 +77,6 @@ def test_a_stream_that_is_never_started_queues_nothing():
 # --- small pools -----------------------------------------------------------------------------------
 
 
-def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
-    engine = make_engine(block_size=2, max_blocks_per_layer=7, max_batch_size=3, prefix_cache=False)
-    for _ in range(4):
-        engine.add_request((1, 2, 3), GREEDY)
-    engine.step()
-    assert [r.request_id for r in engine.scheduler.running] == [0, 1, 2]  # 2 blocks each
-    while not engine.stats().counters.preemptions:
-        engine.step()
-    assert [r.request_id for r in engine.scheduler.running] == [0, 1]
-    assert [r.request_id for r in engine.scheduler.waiting] == [2, 3]
-    assert engine.stats().counters.preemptions == 1
-    assert len(next(iter(engine.scheduler.waiting)).output_token_ids) == 2  # what it had is kept
-
-
 def test_cached_prompts_are_evicted_before_anybody_is_preempted():
     engine = make_engine(block_size=2, max_blocks_per_layer=12)
     engine.generate([(50, 51, 52), (60, 61, 62), (70, 71)], SamplingParams(1))

@@ -1,6 +1,5 @@
 """Two lanes: the halves of a batch, what each has for itself, their order in a graph, and their tokens."""
 
-import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,11 +13,9 @@ from torch import Tensor
 from triton_marks import needs_interpreter, needs_triton
 
 from labkit.engine.step import build, lanes
-from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import WIDEST, HalfStep, LanedDeviceStep, PersistentLayers
-from labkit.kernels import paged_attention_append_plain
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
 
 TRITON_OPTIONS = replace(HIDDEN_LATENCY, attention="triton")
@@ -225,56 +222,32 @@ def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_dra
 @needs_triton
 @pytest.mark.parametrize("batch_size", [32, 45, 64])
 @pytest.mark.parametrize("in_halves", [False, True], ids=["whole", "halves"])
-def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logits(
-    tiny, batch_size, in_halves, monkeypatch
-):
-    """Two lanes that disturb each other would not. Exact: float64, over the same slots."""
+def test_on_a_gpu_each_replay_has_the_same_bits(tiny, batch_size, in_halves, monkeypatch):
+    """Two lanes that disturb each other would not."""
     monkeypatch.setattr(build, "halves_gain", lambda device: in_halves)
-    worst = {}
-    for options in (OVERLAP, HIDDEN_LATENCY):
-        eager = gpu_engine(tiny, replace(options, launch="eager"), torch.float16, max_batch_size=64)
-        step, slots, manager = eager.decode_step.device_step, eager.decode_step.slots, eager.kv_manager
-        generator = torch.Generator("cuda").manual_seed(0)
-        for cache in (manager.k_cache, manager.v_cache):
-            cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda"))
-        M = slots.block_tables.shape[2]
-        places = torch.arange(64 * M, device="cuda").view(64, M) % manager.k_cache.shape[1]
-        slots.block_tables[:, :64] = places.int()
-        kept = {}
+    eager = gpu_engine(tiny, replace(HIDDEN_LATENCY, launch="eager"), torch.float16, max_batch_size=64)
+    step, slots, manager = eager.decode_step.device_step, eager.decode_step.slots, eager.kv_manager
+    generator = torch.Generator("cuda").manual_seed(0)
+    for cache in (manager.k_cache, manager.v_cache):
+        cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda"))
+    M = slots.block_tables.shape[2]
+    places = torch.arange(64 * M, device="cuda").view(64, M) % manager.k_cache.shape[1]
+    slots.block_tables[:, :64] = places.int()
+    kept = {}
 
-        def spy(logits, *others, kept=kept, advance=step.kernels.greedy_advance):
-            kept["logits"] = logits
-            return advance(logits, *others)
+    def spy(logits, *others, advance=step.kernels.greedy_advance):
+        kept["logits"] = logits
+        return advance(logits, *others)
 
-        step.kernels = step.kernels._replace(greedy_advance=spy)
-        with cuda_captures(step) as capture:
-            graph, _ = capture(batch_size, True)
-        lens = torch.randint(1, 8 * M - 1, (64,), generator=generator, device="cuda", dtype=torch.int32)
-        slots.slot_mapping[:] = torch.arange(64, device="cuda")
-        slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-        replays = []
-        for _ in range(50):
-            slots.context_lens[:64] = lens
-            slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-            graph.replay()
-            replays.append(kept["logits"].clone())
-        assert all(torch.equal(replays[0], other) for other in replays)
+    step.kernels = step.kernels._replace(greedy_advance=spy)
+    with cuda_captures(step) as capture:
+        graph, _ = capture(batch_size, True)
+    lens = torch.randint(1, 8 * M - 1, (64,), generator=generator, device="cuda", dtype=torch.int32)
+    slots.slot_mapping[:] = torch.arange(64, device="cuda")
+    replays = []
+    for _ in range(50):
         slots.context_lens[:64] = lens
         slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-        exact = exact_logits(step, manager, batch_size)
-        worst[options] = (replays[0].double() - exact).abs().square().mean().sqrt().item()
-    assert worst[HIDDEN_LATENCY] <= 1.05 * worst[OVERLAP]
-
-
-def exact_logits(step, manager, batch_size: int) -> Tensor:
-    """Of the slots as they are, by the network in float64; nothing is written."""
-    wide = SimpleNamespace(
-        k_cache=manager.k_cache.double(), v_cache=manager.v_cache.double(), block_size=manager.block_size
-    )
-    attention, slots = AttendAndWrite(wide, paged_attention_append_plain), step.slots
-    slot_mapping = slots.slot_mapping[:batch_size]
-    attention.begin(slots, slot_mapping, int(slots.context_lens.max()))
-    with torch.inference_mode():
-        network = copy.deepcopy(step.network).double()
-        positions = slots.context_lens[slot_mapping].clamp(min=0).long()
-        return network.decode_one_token(slots.last_token_ids[slot_mapping], positions, attention)
+        graph.replay()
+        replays.append(kept["logits"].clone())
+    assert all(torch.equal(replays[0], other) for other in replays)

@@ -216,20 +216,6 @@ def test_a_close_that_was_interrupted_can_be_called_again():
     assert labkit_threads() == []
 
 
-def test_two_threads_may_close_a_server_and_both_wait_for_its_end():
-    engine = make_engine()
-    with serving(engine) as server:
-        hold(server)
-        stream = server.submit((1, 2, 3), LONG)
-        next(stream)
-
-        def close():
-            server.close()
-            return labkit_threads()
-
-        assert [closing.result(TIMEOUT) for closing in [start(close), start(close)]] == [[], []]
-
-
 @pytest.mark.slow
 def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it(submit_to):
     engine = make_engine()
