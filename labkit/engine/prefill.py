@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from labkit.engine.request import Request, sample_requests
 from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.session import InferenceSession
-from labkit.kvcache import Prefixes
+from labkit.kvcache import PrefixEntry, Prefixes
 from labkit.model import Network, PastKV
 from labkit.ranges import named_range
 
@@ -85,8 +85,11 @@ class PaddedPrefill:
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
         # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        whole = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
-        known = {request: logits for request, logits in whole.items() if logits is not None}
+        known = {
+            request: prefix.last_logits
+            for request, _, prefix in admitted
+            if isinstance(prefix, PrefixEntry) and prefix.num_tokens == request.num_tokens
+        }
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]

@@ -21,7 +21,7 @@ from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import HeadTransform, PackedRows, SamplingState
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import KVBlockManager, PrefixEntry
 from labkit.model import Network
 from labkit.ranges import named_range
 
@@ -256,12 +256,11 @@ class ResidentChunkStep:
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed; and the
         likeliest tokens [P], where a graph has found them already."""
-        whole = {
-            p: each.prefix.last_logits
+        known = {
+            p: self.side.use(each.prefix.last_logits)
             for p, each in enumerate(joining.values())
-            if each.prefix is not None and each.prefix.num_tokens == len(each.token_ids)
+            if isinstance(each.prefix, PrefixEntry) and each.prefix.num_tokens == len(each.token_ids)
         }
-        known = {p: self.side.use(row) for p, row in whole.items() if row is not None}
         if not num_tokens:
             return torch.stack([known[p] for p in range(len(joining))]), None
         # A copy: they may be kept with a prompt, and the next replay of a graph writes over its own.
