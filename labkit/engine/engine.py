@@ -124,7 +124,6 @@ class InferenceEngine:
             self.model.tokenizer,
             self._eos_token_ids,
             self.scheduler,
-            self.prefix_cache,
             self._counters,
             self.guard.bookkeeping,
         )

@@ -330,26 +330,21 @@ class OnlineScheduler:
     def preempt_newest(self) -> None:
         """Free the blocks of the request that was admitted last; it waits again, ahead of all others."""
         request = next(reversed(self.joining or self.running))
-        keep_text_of(self._prefix_cache, request, self.running.get(request))
+        self.keep_text_of(request)
         self.put_back([request])
 
+    def keep_text_of(self, request: Request, reason: FinishReason | None = None) -> None:
+        """A request's text goes into the prefix cache, if it runs, before its session lets go of the blocks.
 
-def keep_text_of(
-    prefix_cache: Prefixes | None,
-    request: Request,
-    session: InferenceSession | None,
-    reason: FinishReason | None = None,
-) -> None:
-    """A running request's text goes into the prefix cache, before its session lets go of the blocks.
-
-    session: None if it does not run. reason: why it ends; None if it will go on.
-    Only what is certain: keys and values up to the one from which its newest token was made. A step may be
-    in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
-    """
-    if prefix_cache is None or session is None:
-        return
-    if reason is FinishReason.ERROR:
-        prefix_cache.forget(session.block_ids_per_layer)
-        return
-    num_certain = min(session.num_tokens, request.num_tokens - 1)
-    prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)
+        reason: why it ends; None if it will go on.
+        Only what is certain: keys and values up to the one from which its newest token was made. A step may
+        be in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
+        """
+        session = self.running.get(request)
+        if self._prefix_cache is None or session is None:
+            return
+        if reason is FinishReason.ERROR:
+            self._prefix_cache.forget(session.block_ids_per_layer)
+            return
+        num_certain = min(session.num_tokens, request.num_tokens - 1)
+        self._prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)

@@ -150,7 +150,7 @@ class Builder:
         device_step = self.device_step(manager, slots)
         device_step.sampler = self.sampler()
         launched = parts["launch"](device_step) if is_graph else device_step
-        step = ResidentDecodeStep(manager, slots, launched, device_step.attention.path, device_step)
+        step = ResidentDecodeStep(manager, slots, launched, device_step)
         if options.latency == "hidden" and self.on_triton and self.is_cuda:
             carry_by_kernels(step)
         return step
@@ -295,7 +295,7 @@ class Builder:
             logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
             numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
             sampler.warm_up(logits, numbers)
-        return ResidentChunkStep(launched, sampler, layout, self.kv_manager, max_tokens, side)
+        return ResidentChunkStep(launched, sampler, self.kv_manager, max_tokens, side)
 
 
 def carry_by_kernels(step: ResidentDecodeStep) -> None:

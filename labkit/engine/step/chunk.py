@@ -202,13 +202,12 @@ class ResidentChunkStep:
         self,
         device_step: "ChunkStep | GraphedChunkStep",
         sampler: FirstTokenSampler,
-        layout: ChunkLayout,
         kv_manager: KVBlockManager,
         max_tokens: int,
         side: SideStream | NoSide = NO_SIDE,
     ) -> None:
         """max_tokens: of a chunk at most. side: what a chunk is launched in."""
-        device = kv_manager.k_cache.device
+        device, layout = kv_manager.k_cache.device, device_step.layout
         self.side = side
         self.device_step = device_step
         self.sampler = sampler

@@ -79,18 +79,17 @@ class ResidentDecodeStep:
         kv_manager: MutableInfoBlockManager,
         slots: DeviceSlots,
         device_step: Callable[[int, int, Draws], Tensor],
-        path: str,
         kernels: DeviceStep,
     ) -> None:
         """device_step: a `DeviceStep`, or a `GraphedStep` of one; what does not say which families it has, as
         they do, is told batches apart that draw and that do not. If it is somebody's own, and does not say by
         `logits_left` where the logits are, kernels are launched in its place where somebody asks for log
-        probabilities. path: how keys and values are written. kernels: the same step kernel by kernel."""
+        probabilities. kernels: the same step kernel by kernel."""
         self.kv_manager = kv_manager
         self.slots = slots
         self.device_step = device_step
         self.families: tuple[Draws, ...] = getattr(device_step, "families", EITHER_WAY)
-        self.path = path
+        self.path = kernels.attention.path  # how keys and values are written
         self._kernels = kernels
         self._logits_left: Callable[[int, Draws], Tensor] | None = getattr(device_step, "logits_left", None)
         self._tells_logits = device_step is kernels or self._logits_left is not None

@@ -32,7 +32,7 @@ def resident(kind, max_tokens=16, max_prompts=4):
     network = small_model().network
     step = kind(network, attention, layout, padded_head(network.lm_head.weight.detach()))
     sampler = FirstTokenSampler(SortedSampler(), layout, torch.device("cpu"))
-    return manager, ResidentChunkStep(step, sampler, layout, manager, max_tokens)
+    return manager, ResidentChunkStep(step, sampler, manager, max_tokens)
 
 
 def joining_in(manager):
