@@ -7,12 +7,11 @@ from itertools import islice, pairwise
 from typing import Any
 
 from labkit.engine.packed_chunk import PackedChunk, counts_of
-from labkit.engine.prefill import FirstTokens, keep_prompt
+from labkit.engine.prefill import FirstTokens
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining, OnlineScheduler
 from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.engine.step.staging import NUM_BUFFERS
-from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
 MANY = 16  # requests that could run: they wait longer for each other than those who run for a larger chunk
@@ -38,13 +37,11 @@ class PackedPrefill:
         chunk_step: ResidentChunkStep,
         make_chunk: MakeChunk,
         scheduler: OnlineScheduler,
-        prefix_cache: Prefixes | None,
     ) -> None:
         """make_chunk: `PackedChunk`, or the reader's."""
         self.chunk_step = chunk_step
         self.make_chunk = make_chunk
         self._scheduler = scheduler
-        self._prefix_cache = prefix_cache
         scheduler.wait_for_chunks = lambda: chunk_step.side.join()
         self.in_flight: deque[ChunkInFlight] = deque()  # launched, the oldest first
         self.due: ChunkInFlight | None = None  # launched before those, and to be read next
@@ -159,7 +156,7 @@ class PackedPrefill:
             token_ids = [made[p] for p in rows]
             for p, request, token_id in zip(rows, requests, token_ids, strict=True):
                 session, last_logits = chunk.joining[p].session, chunk.last_logits[p]
-                keep_prompt(self._prefix_cache, request, session, last_logits, token_id)
+                self._scheduler.keep_prompt_of(request, session, last_logits, token_id)
         except BaseException:
             self.in_flight.clear()
             self._scheduler.put_back(list(joining))

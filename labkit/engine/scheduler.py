@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from torch import Tensor
+
 from labkit.engine.config import SchedulerConfig
 from labkit.engine.request import FinishReason, Request
 from labkit.engine.session import InferenceSession
@@ -332,6 +334,20 @@ class OnlineScheduler:
         request = next(reversed(self.joining or self.running))
         self.keep_text_of(request)
         self.put_back([request])
+
+    # --- what a request leaves in the prefix cache -------------------------------------------------
+
+    def keep_prompt_of(
+        self, request: Request, session: InferenceSession, last_logits: Tensor, token_id: int | None
+    ) -> None:
+        """Keep a request's prompt that is all in its session, if there is a cache for it.
+
+        last_logits: [V], after its last token. token_id: its first token.
+        """
+        if self._prefix_cache is not None and token_id is not None:  # not if its logits are broken
+            # A preempted request's output is no prompt, so its text has no prompt's logits.
+            logits = None if request.output_token_ids else last_logits
+            self._prefix_cache.insert(request.token_ids, session.block_ids_per_layer, logits)
 
     def keep_text_of(self, request: Request, reason: FinishReason | None = None) -> None:
         """A request's text goes into the prefix cache, if it runs, before its session lets go of the blocks.

@@ -1,6 +1,5 @@
-"""Two lanes: the halves of a batch, what each has for itself, their order in a graph, and their tokens."""
+"""Two lanes: the halves of a batch, what each has for itself, and their tokens."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -155,40 +154,6 @@ def test_all_layers_in_one_kernel_are_for_narrow_ones_and_the_packages_attention
     assert PersistentLayers.fits(step)
     step.attention.attention = lambda *arguments: attention(*arguments)
     assert not PersistentLayers.fits(step)
-
-
-# --- the order of the two streams ------------------------------------------------------------------
-
-
-class FakeStream:
-    def __init__(self, name, log):
-        self.name, self.log = name, log
-
-    def wait_stream(self, other):
-        self.log.append(f"{self.name} waits for {other.name}")
-
-
-def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
-    """Or the second half would read slots that are not there yet, or the head rows that are not."""
-    log = []
-    main, side = FakeStream("main", log), FakeStream("side", log)
-    streams = [main]
-
-    @contextmanager
-    def stream(other):
-        streams.append(other)
-        yield
-        streams.pop()
-
-    def layers(rows):
-        log.append(f"{rows} in {streams[-1].name}")
-        return torch.zeros(1)
-
-    step = object.__new__(LanedDeviceStep)
-    step.streams = SimpleNamespace(main=main, side=side, launching_in=stream)
-    step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
-    assert log[0] == "side waits for main" and log[-1] == "main waits for side"
-    assert sorted(log[1:-1]) == ["first in main", "second in side"]
 
 
 # --- on a GPU --------------------------------------------------------------------------------------
