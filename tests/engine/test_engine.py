@@ -1,9 +1,7 @@
 """The engine: the tokens of a request are its own, whatever happens around it."""
 
-import gc
 import pickle
 import time
-import weakref
 
 import pytest
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_of
@@ -111,18 +109,6 @@ def test_stats_count_what_was_done(rung, written):
     assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
     # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
     assert stats.append_paths == {"boundary": 2, "in_place": 10} | written
-
-
-@pytest.mark.slow
-def test_a_finished_request_is_not_retained():
-    engine = make_engine()
-    engine.add_request((1, 2, 3), GREEDY)
-    engine.generate([(4, 5)], SamplingParams(2))
-    (request,) = map(weakref.ref, engine.scheduler.running)
-    run(engine)
-    gc.collect()
-    assert request() is None
-    assert not engine.has_work and not engine.delivery.of_step
 
 
 def test_times_are_in_order_and_include_the_queue():
