@@ -36,12 +36,11 @@ def test_a_completion_shows_its_text_and_what_it_took():
     assert repr(none) == "Completion('', 0 tokens, error, no finite logits)"
 
 
-def test_an_engine_its_scheduler_a_server_and_a_stream_show_their_state():
+def test_an_engine_a_server_and_a_stream_show_their_state():
     engine = InferenceEngine(small_model(), device="cpu")
     number = engine.add_request("To be", GREEDY)
     shown = "InferenceEngine(rung 14, random:small, cpu float32, 0 running, 1 waiting)"
     assert repr(engine) == shown
-    assert repr(engine.scheduler) == "OnlineScheduler(0 running, 0 joining, 1 waiting, batches of 32)"
     engine.cancel(number)
     with StreamingServer(engine) as server:
         stream = server.submit("To be", GREEDY)

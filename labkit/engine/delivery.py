@@ -10,9 +10,8 @@ from labkit.checks import quoted
 from labkit.engine.guard import Bookkeeping
 from labkit.engine.overlap import Batch
 from labkit.engine.request import Completion, FinishReason, Request, StepOutput
-from labkit.engine.scheduler import OnlineScheduler, keep_text_of
+from labkit.engine.scheduler import OnlineScheduler
 from labkit.engine.stats import EngineCounters
-from labkit.kvcache import Prefixes
 from labkit.model.tokenizer import Tokenizer
 
 
@@ -77,7 +76,6 @@ class Delivery:
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
     scheduler: OnlineScheduler
-    prefix_cache: Prefixes | None
     counters: EngineCounters
     bookkeeping: Bookkeeping
     requests: dict[int, Request] = field(default_factory=dict)
@@ -126,7 +124,7 @@ class Delivery:
     def end(self, request: Request, reason: FinishReason, error: str | None = None) -> Completion:
         """End a request, wherever it is. If it is cancelled, nobody wants what waits for the next `step`."""
         with self.bookkeeping:
-            keep_text_of(self.prefix_cache, request, self.scheduler.running.get(request), reason)
+            self.scheduler.keep_text_of(request, reason)
             self.scheduler.remove(request)
             del self.requests[request.request_id]
             completion = request.complete(reason, self.tokenizer, error)

@@ -112,7 +112,7 @@ class InferenceEngine:
         self.scheduler = OnlineScheduler(scheduler, self.kv_manager, self.prefix_cache)
         if isinstance(self.readback, ReadOneBehind):
             self.readback.make_way = self.scheduler.evict_until_free
-        self.prefill = build.prefill(self.scheduler, self.prefix_cache, self.decode_step)
+        self.prefill = build.prefill(self.scheduler, self.decode_step)
         parts.check_all_are_used()
         self.guard = Guard(self)
         if isinstance(self.decode_step, ResidentDecodeStep):
@@ -124,7 +124,6 @@ class InferenceEngine:
             self.model.tokenizer,
             self._eos_token_ids,
             self.scheduler,
-            self.prefix_cache,
             self._counters,
             self.guard.bookkeeping,
         )

@@ -7,7 +7,7 @@ import weakref
 # What the functions of `signal` call: their conversion to enums takes longer than all else here.
 from _signal import getsignal as get_handler
 from _signal import signal as set_handler
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from labkit.errors import BrokenEngineError, EngineBusyError, RequestError
@@ -32,9 +32,7 @@ class Bookkeeping:
     def __enter__(self) -> None:
         self.depth += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if error is None:
             self.depth -= 1
 
@@ -96,9 +94,7 @@ class Guard:
             self._hand_back(handler)
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         try:
             if error is not None and not isinstance(error, RequestError):
                 self._examine()

@@ -199,7 +199,10 @@ class Batch:
             request.time_lists.append(self._times)
         # By table, the record of each request's last block.
         self._last_infos = [
-            [self._kv_manager.info(session.block_ids_per_layer[table_idx][-1]) for session in self.sessions]
+            [
+                self._kv_manager.block_infos[session.block_ids_per_layer[table_idx][-1]]
+                for session in self.sessions
+            ]
             for table_idx in range(self._kv_manager.num_tables)
         ]
         self._full_at: dict[int, list[int]] = {}  # rows whose last block is full, by `_longest` then

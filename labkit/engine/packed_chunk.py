@@ -3,38 +3,19 @@
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
 
 from labkit.checks import shown
 from labkit.errors import OptionError
 
 
-class Chunk(Protocol):
-    """T tokens of P prompts: rows starts[p] to starts[p + 1] - 1 are the next ones of prompt p, or there are
-    none of it.
-
-    token_ids, positions: [T], the token of each row and its place in its prompt. starts: [P + 1], from 0 on.
-    context_lens: [P], the tokens of each prompt that come before its first row.
-    """
-
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-
-    @property
-    def positions(self) -> Sequence[int]: ...
-
-    @property
-    def starts(self) -> Sequence[int]: ...
-
-    @property
-    def context_lens(self) -> Sequence[int]: ...
-
-
 class PackedChunk:
-    """The next tokens of several prompts, as many as there is room for.
+    """The next T tokens of P prompts, as many as there is room for.
 
     The first prompt gets as many as it has left, then the second one, until the room is taken: the rest of a
-    prompt goes on in the next chunk, where its earlier tokens are its context. See `Chunk`.
+    prompt goes on in the next chunk, where its earlier tokens are its context.
+    Rows starts[p] to starts[p + 1] - 1 are the next tokens of prompt p, or there are none of it.
+    token_ids, positions: [T], the token of each row and its place in its prompt. starts: [P + 1], from 0 on.
+    context_lens: [P], the tokens of each prompt that come before its first row.
     """
 
     def __init__(
@@ -59,12 +40,12 @@ class PackedChunk:
 
 
 def counts_of(
-    chunk: Chunk, prompts: Sequence[Sequence[int]], num_computed: Sequence[int], max_tokens: int
+    chunk: PackedChunk, prompts: Sequence[Sequence[int]], num_computed: Sequence[int], max_tokens: int
 ) -> list[int]:
     """How many tokens each prompt has in the chunk.
 
-    Raises OptionError for a chunk that is not what `Chunk` says of these prompts, has more than max_tokens,
-    or has none.
+    Raises OptionError for a chunk that is not what `PackedChunk` says of these prompts, has more than
+    max_tokens, or has none.
     """
     if len(chunk.starts) != len(prompts) + 1 or chunk.starts[0] != 0:
         refuse(f"starts has the {len(prompts) + 1} numbers from 0 on, not {shown(chunk.starts)}")

@@ -4,20 +4,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, pairwise
+from typing import Any
 
-from labkit.engine.packed_chunk import Chunk, PackedChunk, counts_of
-from labkit.engine.prefill import FirstTokens, keep_prompt
+from labkit.engine.packed_chunk import PackedChunk, counts_of
+from labkit.engine.prefill import FirstTokens
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining, OnlineScheduler
 from labkit.engine.step.chunk import ChunkInFlight, ResidentChunkStep
 from labkit.engine.step.staging import NUM_BUFFERS
-from labkit.kvcache import Prefixes
 from labkit.ranges import named_range
 
 MANY = 16  # requests that could run: they wait longer for each other than those who run for a larger chunk
 FEWEST_AT_FIRST = 2048  # tokens of a first chunk: fewer are computed before the host has the next one
 
-MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Chunk]  # as `PackedChunk`
+MakeChunk = Callable[[Sequence[Sequence[int]], Sequence[int], int], Any]  # what `PackedChunk` is
 
 
 class PackedPrefill:
@@ -37,13 +37,11 @@ class PackedPrefill:
         chunk_step: ResidentChunkStep,
         make_chunk: MakeChunk,
         scheduler: OnlineScheduler,
-        prefix_cache: Prefixes | None,
     ) -> None:
         """make_chunk: `PackedChunk`, or the reader's."""
         self.chunk_step = chunk_step
         self.make_chunk = make_chunk
         self._scheduler = scheduler
-        self._prefix_cache = prefix_cache
         scheduler.wait_for_chunks = lambda: chunk_step.side.join()
         self.in_flight: deque[ChunkInFlight] = deque()  # launched, the oldest first
         self.due: ChunkInFlight | None = None  # launched before those, and to be read next
@@ -124,7 +122,7 @@ class PackedPrefill:
         prompts = [each.token_ids for each in joining.values()]
         num_launched = [each.num_launched for each in joining.values()]
         with named_range("labkit.prefill.pack"):
-            chunk: Chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
+            chunk = PackedChunk(prompts, num_launched, 0)  # all of them are in the prefix cache
             counts = [0] * len(prompts)
             if any(each.num_left for each in joining.values()):
                 chunk = self.make_chunk(prompts, num_launched, max_tokens)
@@ -158,7 +156,7 @@ class PackedPrefill:
             token_ids = [made[p] for p in rows]
             for p, request, token_id in zip(rows, requests, token_ids, strict=True):
                 session, last_logits = chunk.joining[p].session, chunk.last_logits[p]
-                keep_prompt(self._prefix_cache, request, session, last_logits, token_id)
+                self._scheduler.keep_prompt_of(request, session, last_logits, token_id)
         except BaseException:
             self.in_flight.clear()
             self._scheduler.put_back(list(joining))

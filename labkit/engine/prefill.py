@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from labkit.engine.request import Request, sample_requests
 from labkit.engine.scheduler import Admitted, OnlineScheduler
 from labkit.engine.session import InferenceSession
-from labkit.kvcache import Prefixes
+from labkit.kvcache import PrefixEntry
 from labkit.model import Network, PastKV
 from labkit.ranges import named_range
 
@@ -39,7 +39,6 @@ class PaddedPrefill:
 
     network: Network
     scheduler: OnlineScheduler
-    prefix_cache: Prefixes | None
     due: FirstTokens | None = None  # made by `launch`, and to be read
 
     def launch(self) -> bool:
@@ -58,7 +57,7 @@ class PaddedPrefill:
             logits = self._prompt_logits(admitted)
             token_ids = self.sample(requests, logits)
             for (request, session, _), row, token_id in zip(admitted, logits, token_ids, strict=True):
-                keep_prompt(self.prefix_cache, request, session, row, token_id)
+                self.scheduler.keep_prompt_of(request, session, row, token_id)
             for request in requests:
                 request.admitted = request.admitted or started
             num_computed = sum(request.num_tokens for request in requests) - num_reused
@@ -85,33 +84,17 @@ class PaddedPrefill:
     def _prompt_logits(self, admitted: list[Admitted]) -> Tensor:
         """Logits [B, V] after each prompt: its prefix's if that is the whole prompt, else computed."""
         # A prefix may have been evicted since, to make room for another request; its logits are still right.
-        whole = {r: p.last_logits for r, _, p in admitted if p and p.num_tokens == r.num_tokens}
-        known = {request: logits for request, logits in whole.items() if logits is not None}
+        known = {
+            request: prefix.last_logits
+            for request, _, prefix in admitted
+            if isinstance(prefix, PrefixEntry) and prefix.num_tokens == request.num_tokens
+        }
         missing = {request: session for request, session, _ in admitted if request not in known}
         if missing:
             prompts = [request.token_ids for request in missing]
             computed = prefill_sessions(self.network, list(missing.values()), prompts)
             known |= zip(missing, computed, strict=True)
         return torch.stack([known[request] for request, _, _ in admitted])
-
-
-def keep_prompt(
-    prefix_cache: Prefixes | None,
-    request: Request,
-    session: InferenceSession,
-    last_logits: Tensor,
-    token_id: int | None,
-) -> None:
-    """Keep a request's prompt that is all in its session, if there is a cache for it.
-
-    last_logits: [V], after its last token. token_id: its first token.
-    """
-    if prefix_cache is not None and token_id is not None:  # a prompt whose logits are broken is not kept
-        # A preempted request's output is no prompt, so its text has no prompt's logits.
-        is_prompt = not request.output_token_ids
-        prefix_cache.insert(
-            request.token_ids, session.block_ids_per_layer, last_logits if is_prompt else None
-        )
 
 
 def prefill_sessions(

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+from torch import Tensor
+
 from labkit.engine.config import SchedulerConfig
 from labkit.engine.request import FinishReason, Request
 from labkit.engine.session import InferenceSession
@@ -107,12 +109,6 @@ class OnlineScheduler:
         # Id of the request that did not fit, and how many blocks had been let go of by then. Until one more
         # is, it does not fit either: running requests take blocks, and give none back.
         self._refused: tuple[int, int] | None = None
-
-    def __repr__(self) -> str:
-        return (
-            f"OnlineScheduler({len(self.running)} running, {len(self.joining)} joining, "
-            f"{len(self.waiting)} waiting, batches of {self.config.max_batch_size})"
-        )
 
     @property
     def requests(self) -> list[Request]:
@@ -336,26 +332,35 @@ class OnlineScheduler:
     def preempt_newest(self) -> None:
         """Free the blocks of the request that was admitted last; it waits again, ahead of all others."""
         request = next(reversed(self.joining or self.running))
-        keep_text_of(self._prefix_cache, request, self.running.get(request))
+        self.keep_text_of(request)
         self.put_back([request])
 
+    # --- what a request leaves in the prefix cache -------------------------------------------------
 
-def keep_text_of(
-    prefix_cache: Prefixes | None,
-    request: Request,
-    session: InferenceSession | None,
-    reason: FinishReason | None = None,
-) -> None:
-    """A running request's text goes into the prefix cache, before its session lets go of the blocks.
+    def keep_prompt_of(
+        self, request: Request, session: InferenceSession, last_logits: Tensor, token_id: int | None
+    ) -> None:
+        """Keep a request's prompt that is all in its session, if there is a cache for it.
 
-    session: None if it does not run. reason: why it ends; None if it will go on.
-    Only what is certain: keys and values up to the one from which its newest token was made. A step may be
-    in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
-    """
-    if prefix_cache is None or session is None:
-        return
-    if reason is FinishReason.ERROR:
-        prefix_cache.forget(session.block_ids_per_layer)
-        return
-    num_certain = min(session.num_tokens, request.num_tokens - 1)
-    prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)
+        last_logits: [V], after its last token. token_id: its first token.
+        """
+        if self._prefix_cache is not None and token_id is not None:  # not if its logits are broken
+            # A preempted request's output is no prompt, so its text has no prompt's logits.
+            logits = None if request.output_token_ids else last_logits
+            self._prefix_cache.insert(request.token_ids, session.block_ids_per_layer, logits)
+
+    def keep_text_of(self, request: Request, reason: FinishReason | None = None) -> None:
+        """A request's text goes into the prefix cache, if it runs, before its session lets go of the blocks.
+
+        reason: why it ends; None if it will go on.
+        Only what is certain: keys and values up to the one from which its newest token was made. A step may
+        be in flight that writes that token's own; and if its logits are no numbers, none of its blocks stays.
+        """
+        session = self.running.get(request)
+        if self._prefix_cache is None or session is None:
+            return
+        if reason is FinishReason.ERROR:
+            self._prefix_cache.forget(session.block_ids_per_layer)
+            return
+        num_certain = min(session.num_tokens, request.num_tokens - 1)
+        self._prefix_cache.keep_text(request.token_ids[:num_certain], session.block_ids_per_layer)

@@ -15,25 +15,22 @@ class InferenceSession:
     watch_points = ("append_prompt", "reserve_prompt")
     start = 0  # the position of its first token
 
-    def __init__(self, kv_manager: KVBlockManager, prefix: Prefix | None = None) -> None:
-        """An empty session, or one that begins with the shared blocks of a cached prefix."""
+    def __init__(self, kv_manager: KVBlockManager, prefix: "Prefix | InferenceSession | None" = None) -> None:
+        """An empty session, or one that begins with the blocks of a prefix, which are shared from then on."""
         self.kv_manager = kv_manager
         self.block_ids_per_layer: list[list[int]] = [[] for _ in range(kv_manager.num_tables)]
         self.num_tokens = 0
         self._paged_block_table_rows_cpu: tuple[Tensor, ...] | None = None  # [M] each, made when asked for
         self._paged_block_table_sigs: list[tuple[int, int] | None] = [None] * kv_manager.num_layers
         if prefix is not None:
-            self._share(prefix.block_ids_per_layer, prefix.num_tokens)
-
-    def _share(self, block_ids_per_layer: list[list[int]], num_tokens: int) -> None:
-        self.block_ids_per_layer = [self.kv_manager.share(block_ids) for block_ids in block_ids_per_layer]
-        self.num_tokens = num_tokens
+            self.block_ids_per_layer = [
+                kv_manager.share(block_ids) for block_ids in prefix.block_ids_per_layer
+            ]
+            self.num_tokens = prefix.num_tokens
 
     def fork(self) -> "InferenceSession":
         """A second session on the same blocks; the first to append copies a partly filled last one."""
-        child = InferenceSession(self.kv_manager)
-        child._share(self.block_ids_per_layer, self.num_tokens)
-        return child
+        return InferenceSession(self.kv_manager, self)
 
     @property
     def next_token_takes_block(self) -> bool:

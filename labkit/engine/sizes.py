@@ -49,7 +49,9 @@ def fitted(
     the KV pool, or a batch's logits. (Sizes that pass may still not fit beside what is in memory; torch then
     says so.)
     """
-    block_bytes, memory = bytes_of_block(config, cache, cache_dtype), memory_of(device)
+    num_heads = 2 * config.num_layers * config.num_kv_heads  # of keys and values
+    block_bytes = num_heads * bytes_of_head(cache.block_size, config.head_dim, cache_dtype)
+    memory = memory_of(device)
     where = f"{device} has {memory / 2**30:.1f} GiB of memory"
     if (cache.max_blocks_per_layer or 1) * block_bytes > memory:
         raise OptionError(
@@ -87,12 +89,6 @@ def fitted(
         prefill_max_batch_size=scheduler.prefill_max_batch_size or batch_size,
         prefill_max_tokens=scheduler.prefill_max_tokens or num_tokens,
     )
-
-
-def bytes_of_block(config: ModelConfig, cache: CacheConfig, dtype: torch.dtype) -> int:
-    """Bytes that a block takes in the pools of all layers together, of keys and values kept in `dtype`."""
-    num_heads = 2 * config.num_layers * config.num_kv_heads
-    return num_heads * bytes_of_head(cache.block_size, config.head_dim, dtype)
 
 
 def free_memory(device: torch.device) -> int:

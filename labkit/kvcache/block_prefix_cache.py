@@ -18,7 +18,6 @@ class BlockPrefix(NamedTuple):
 
     block_ids_per_layer: list[list[int]]
     num_tokens: int
-    last_logits: None = None
 
 
 @dataclass(eq=False, slots=True)  # not frozen: there are many, and one takes half the time to make

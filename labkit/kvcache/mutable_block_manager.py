@@ -7,7 +7,10 @@ from labkit.kvcache.block_manager import NO_BLOCK, KVBlockManager
 
 
 class MutableInfoBlockManager(KVBlockManager):
-    """A KVBlockManager whose records count up in place: no new record and no dictionary write per token."""
+    """A KVBlockManager whose records count up in place: no new record and no dictionary write per token.
+
+    They are counted up here, and by a batch that goes on (rung 10).
+    """
 
     info_type = MutableKVBlockInfo
     watch_points = ("reserve_token_batch", "reserve_prompt")
@@ -65,10 +68,6 @@ class MutableInfoBlockManager(KVBlockManager):
             count = min(self.block_size - info.length, num_tokens)
             info.length += count
             num_tokens -= count
-
-    def info(self, block_id: int) -> MutableKVBlockInfo:
-        """The record of a block. Its length is counted up here, and by a batch that goes on (rung 10)."""
-        return self.block_infos[block_id]
 
     def set_length(self, block_id: int, length: int) -> None:
         """Record that a block holds `length` tokens."""

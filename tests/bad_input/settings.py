@@ -56,6 +56,9 @@ NOT_WITHOUT = {  # what the message must say
     "batching = 'packed' needs layer_kernels": BEFORE_PACKED | {"layer_kernels": "separate"},
     "batching = 'packed' needs readback": BEFORE_PACKED | {"readback": "at_once"},
     "prefixes = 'blocks' needs layer_tables": {"prefixes": "blocks"},
+    "kv_cache_dtype = 'int8' needs batching": asdict(LADDER["12"].options) | {"kv_cache_dtype": "int8"},
+    "speculation = 'ngrams' needs batching": {"speculation": "ngrams"},
+    "speculation = 'ngrams' needs kv_cache_dtype": asdict(LADDER["16"].options) | {"speculation": "ngrams"},
 }
 CASES = [
     *arguments_of("SamplingParams", lambda _, **bad: SamplingParams(**bad), SAMPLING, RequestError),

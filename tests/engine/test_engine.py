@@ -1,9 +1,7 @@
 """The engine: the tokens of a request are its own, whatever happens around it."""
 
-import gc
 import pickle
 import time
-import weakref
 
 import pytest
 from helpers import GREEDY, make_engine, run, tokens_alone, tokens_of
@@ -77,20 +75,6 @@ def test_a_stream_that_is_never_started_queues_nothing():
 # --- small pools -----------------------------------------------------------------------------------
 
 
-def test_the_newest_is_preempted_and_waits_ahead_of_all_others():
-    engine = make_engine(block_size=2, max_blocks_per_layer=7, max_batch_size=3, prefix_cache=False)
-    for _ in range(4):
-        engine.add_request((1, 2, 3), GREEDY)
-    engine.step()
-    assert [r.request_id for r in engine.scheduler.running] == [0, 1, 2]  # 2 blocks each
-    while not engine.stats().counters.preemptions:
-        engine.step()
-    assert [r.request_id for r in engine.scheduler.running] == [0, 1]
-    assert [r.request_id for r in engine.scheduler.waiting] == [2, 3]
-    assert engine.stats().counters.preemptions == 1
-    assert len(next(iter(engine.scheduler.waiting)).output_token_ids) == 2  # what it had is kept
-
-
 def test_cached_prompts_are_evicted_before_anybody_is_preempted():
     engine = make_engine(block_size=2, max_blocks_per_layer=12)
     engine.generate([(50, 51, 52), (60, 61, 62), (70, 71)], SamplingParams(1))
@@ -125,18 +109,6 @@ def test_stats_count_what_was_done(rung, written):
     assert counters.prefill_seconds > 0 and counters.decode_seconds > 0
     # In each of two layers: six decoded tokens, of which the fifth of the first sequence opens a block.
     assert stats.append_paths == {"boundary": 2, "in_place": 10} | written
-
-
-@pytest.mark.slow
-def test_a_finished_request_is_not_retained():
-    engine = make_engine()
-    engine.add_request((1, 2, 3), GREEDY)
-    engine.generate([(4, 5)], SamplingParams(2))
-    (request,) = map(weakref.ref, engine.scheduler.running)
-    run(engine)
-    gc.collect()
-    assert request() is None
-    assert not engine.has_work and not engine.delivery.of_step
 
 
 def test_times_are_in_order_and_include_the_queue():

@@ -141,11 +141,6 @@ def test_heads_that_are_no_words_of_four_values_are_refused_where_kernels_read_t
         make_engine(qwen3, by_kernels)
 
 
-def test_it_is_built_on_prompts_in_chunks():
-    with pytest.raises(OptionError, match="kv_cache_dtype = 'int8' needs batching = 'packed'"):
-        replace(LADDER["12"].options, kv_cache_dtype="int8")
-
-
 # --- on a GPU ----------------------------------------------------------------------------------------------
 
 

@@ -144,14 +144,23 @@ def test_a_launch_of_the_readers_own_is_left_out_for_who_asks(tiny):
     assert engine.decode_step.device_step.calls > 0
 
 
-def test_a_step_of_the_readers_own_that_hides_its_logits_fails_for_who_asks_alone(tiny):
+class LeavesNoLogits(ToyGraphedStep):
+    """As graphs of a step that hides them."""
+
+    def logits_left(self, batch_size, draws):
+        return None
+
+
+@pytest.mark.parametrize("parts", [{}, {"launch": LeavesNoLogits}], ids=["kernel by kernel", "in graphs"])
+def test_a_step_of_the_readers_own_that_hides_its_logits_fails_for_who_asks_alone(tiny, parts):
     class Hides(FusedDeviceStep):
         def __call__(self, batch_size, max_context_len, draws):
             slot_mapping = self.slots.slot_mapping[:batch_size]
             logits = self.logits(self.through_layers(slot_mapping, max_context_len))
             return self.advance(logits.argmax(dim=-1), slot_mapping)
 
-    engine = make_engine(tiny, LADDER["09"].options, parts={"layer_kernels": Hides})
+    options = LADDER["10" if parts else "09"].options
+    engine = make_engine(tiny, options, parts={"layer_kernels": Hides} | parts)
     (expected,) = engine.generate(["To be"], SamplingParams(4))
     with pytest.raises(OptionError, match="nobody can ask for logprobs here: Hides samples"):
         engine.generate(["To be"], SamplingParams(4, logprobs=0))

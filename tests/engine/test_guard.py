@@ -27,7 +27,6 @@ from labkit import LADDER, SamplingParams
 from labkit.engine import StepOutputs, StreamingServer, delivery
 from labkit.engine import engine as engine_module
 from labkit.engine import guard as guard_module
-from labkit.engine.guard import Guard
 from labkit.errors import BrokenEngineError, EngineBusyError, LabkitError, RequestError
 
 # --- an error between a step's tokens and its bookkeeping --------------------------------------------------
@@ -230,19 +229,6 @@ def test_a_stream_dropped_in_the_middle_of_a_step_is_cancelled_behind_it(monkeyp
     assert tokens_of(engine.generate([PROMPTS[0]], GREEDY)) == EXPECTED[:1]
     assert engine.stats().counters.finished == {"cancelled": 1, "length": 1}
     assert_no_block_is_lost(engine)
-
-
-def test_a_guard_whose_proof_fails_is_broken():
-    class Wrong:
-        def check_integrity(self):
-            raise AssertionError
-
-    wrong = Wrong()  # the guard holds it weakly
-    guard = Guard(wrong)
-    with pytest.raises(KeyError), guard:
-        raise KeyError
-    with pytest.raises(BrokenEngineError, match=r"build a new engine"), guard:
-        pass
 
 
 @pytest.mark.slow

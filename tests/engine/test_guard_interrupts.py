@@ -214,17 +214,3 @@ def test_on_a_gpu_interrupts_cost_nothing_but_their_call_while_graphs_replay_too
     handed_out = tokens_by_request(outputs)
     assert [handed_out[i] for i in ids] == expected
     assert_no_block_is_lost(engine)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("number", ["05", "10", "14"])
-def test_on_a_gpu_a_reader_that_is_interrupted_leaves_the_server_and_its_other_readers_alone(tiny, number):
-    expected = tokens_of(gpu_engine(tiny, number).generate(PROMPTS, EACH_PARAMS))
-    with serving(gpu_engine(tiny, number)) as server:
-        for line in (5, 40, 90):
-            streams = [server.submit(*each) for each in zip(PROMPTS, EACH_PARAMS, strict=True)]
-            with pytest.raises(KeyboardInterrupt), interrupted_at_line(line):
-                list(streams[0])
-                list(server.submit(PROMPTS[0], EACH_PARAMS[0]))
-            streams[0].close()
-            assert [list(s)[-1].completion.token_ids for s in streams[1:]] == expected[1:]

@@ -100,25 +100,6 @@ def test_a_request_that_joins_gets_its_first_token_with_the_step_behind(options)
 # --- tokens that nobody gets -----------------------------------------------------------------------
 
 
-@ahead
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_the_token_of_who_was_preempted_reaches_nobody_and_is_made_again(options, which: int):
-    """No engine preempts while a step is in flight; whoever did would take nothing from anybody."""
-    engine = make_engine(options=options, prefix_cache=False)
-    ids = add_all(engine, PROMPTS[:3], EACH_PARAMS[:3])
-    outputs = [output for _ in range(3) for output in engine.step()]
-    assert engine.readback.is_ahead
-    request = list(engine.scheduler.running)[which]
-    engine.scheduler.put_back([request])
-    outputs += engine.step()  # its prefill: a token of its own, and of another session
-    assert engine.scheduler.running[request] not in engine.readback.in_flight.sessions
-    made = list(engine.step())
-    assert [output.request_id for output in made] == [i for i in ids if i != ids[which]]
-    handed_out = tokens_by_request(outputs + made + run(engine))
-    assert [handed_out[i] for i in ids] == EXPECTED[:3]
-    assert_no_block_is_lost(engine)
-
-
 def test_a_step_in_which_nobody_runs_drops_what_is_in_flight():
     engine = make_engine(options=OVERLAP, decode_first=True)
     request_id = engine.add_request(PROMPTS[0], GREEDY)

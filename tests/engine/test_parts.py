@@ -8,7 +8,6 @@ from labkit.engine.overlap import ReadOneBehind
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.engine.step.slots import DeviceSlots
-from labkit.errors import OptionError
 from labkit.kernels import paged_attention_append_plain, paged_attention_plain
 from labkit.kvcache import (
     AppendBatched,
@@ -57,9 +56,3 @@ def test_a_part_of_ones_own_makes_what_the_package_would_make(rung, option):
     assert tokens_of(engine.generate(PROMPTS, GREEDY)) == [tokens_alone(p, GREEDY) for p in PROMPTS]
     engine.check_integrity()
     assert own.calls > 8 if own.part in ASKED_PER_LAYER else own.calls == 1
-
-
-@pytest.mark.parametrize(("rung", "option"), [("06", "attention"), ("01", "layer_tables"), ("10", "sampler")])
-def test_a_part_that_nothing_would_use_is_refused(rung, option):
-    with pytest.raises(OptionError, match=f"of these options has no use for an? {option}: {option} = '"):
-        make_engine(options=LADDER[rung].options, parts={option: print})

@@ -26,11 +26,9 @@ from labkit import FinishReason, SamplingParams
 from labkit.engine.drafting import FIRST_PAUSE, MOST_SAVED, PRICE, DraftBalance
 from labkit.engine.step.verify import MOST_ROWS, drafts_each
 from labkit.engine.step.verify_flight import ResidentVerifyStep
-from labkit.errors import OptionError
-from labkit.ladder import BLOCK_PREFIX_CACHE, RAGGED_BATCHES
+from labkit.ladder import BLOCK_PREFIX_CACHE
 from labkit.model.small import SMALL_MODELS
 from labkit.model.small import small_model as model_of
-from labkit.options import EngineOptions
 
 pytestmark = pytest.mark.slow
 
@@ -175,14 +173,6 @@ def test_a_request_whose_drafts_fail_goes_on_one_step_ahead_and_tries_again(monk
     first = 2 + 1  # the second bad draft leaves less than the price of a third
     second = first + FIRST_PAUSE + 1  # with the token that is in flight by then
     assert drafted == [1, 2, second, second + 1]
-
-
-def test_drafts_need_prompts_in_chunks_and_exact_keys_and_values():
-    assert make_engine(None, replace(RAGGED_BATCHES, speculation="ngrams")).options.speculation == "ngrams"
-    with pytest.raises(OptionError, match="speculation = 'ngrams' needs batching = 'packed'"):
-        EngineOptions(speculation="ngrams")
-    with pytest.raises(OptionError, match="speculation = 'ngrams' needs kv_cache_dtype = 'auto'"):
-        replace(NGRAMS, kv_cache_dtype="int8")
 
 
 # --- kernels and graphs ----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 Where no kernel is compiled, they use the plain twins; here also the kernels, in Triton's interpreter.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from triton_marks import KERNEL_DEVICE, needs_triton
 
-from labkit.kernels import checks
 from labkit.kernels.triton_runtime import TritonStatus
 from labkit.kvcache import FullBatchWrite, IdentityPosWrite, IndexedWrite, kv_write
 from labkit.watch import OperatorCounter
@@ -32,25 +30,13 @@ class Batch(NamedTuple):
     pos: Sequence[int]
 
 
-# And the path each of WRITERS takes.
-BATCHES = {
-    "one request": (Batch(1, [0], [4], [2]), ("indexed", "full_batch", "full_batch")),
-    "equal positions": (Batch(3, [0, 1, 2], [4, 0, 2], [3] * 3), ("indexed", "full_batch", "full_batch")),
-    "only the last differs": (
-        Batch(3, range(3), [4, 0, 2], [1, 1, 2]),
-        ("indexed", "generic", "identity_pos"),
-    ),
-    "a subset": (Batch(4, [0, 2, 3], [4, 0, 2], [3, 0, 1]), ("indexed", "generic", "generic")),
-    "a subset at equal positions": (Batch(4, [1, 3], [4, 0], [2, 2]), ("indexed", "generic", "generic")),
-}
 INDEX_TENSORS = {"indexed": 3, "full_batch": 1, "generic": 3, "identity_pos": 2}
-batches = pytest.mark.parametrize("batch, paths", BATCHES.values(), ids=BATCHES)
 
 
-def make_tensors(batch: Batch, device: str = KERNEL_DEVICE) -> list[Tensor]:
+def make_tensors(batch: Batch) -> list[Tensor]:
     """Two caches [N, H, block_size, D] full of NaN, and keys and values [B, H, D] that are views."""
-    caches = [torch.full((6, 2, 4, 5), torch.nan, device=device) for _ in range(2)]
-    numbers = torch.arange(batch.B * 3 * 2 * 5, device=device).float().view(batch.B, 3, 2, 5)
+    caches = [torch.full((6, 2, 4, 5), torch.nan, device=KERNEL_DEVICE) for _ in range(2)]
+    numbers = torch.arange(batch.B * 3 * 2 * 5, device=KERNEL_DEVICE).float().view(batch.B, 3, 2, 5)
     return [*caches, *numbers.unbind(1)[1:]]
 
 
@@ -144,28 +130,3 @@ def test_kernels_are_used_only_where_they_are_compiled(
     """The interpreter is for looking at a kernel, not for serving with it."""
     monkeypatch.setattr(kv_write, "triton_status", lambda: TritonStatus(mode, "a test"))
     assert kv_write.runs_triton(torch.device(device)) is runs
-
-
-# --- on a GPU --------------------------------------------------------------------------------------
-
-
-@pytest.mark.cuda
-@batches
-def test_on_a_gpu_each_index_tensor_is_a_copy_that_the_host_waits_for(
-    batch: Batch, paths: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-):
-    """Trap 3, counted by torch itself, which warns of each call that makes the host wait."""
-    monkeypatch.setattr(checks, "DEBUG", False)
-    for writer, path in zip(WRITERS, paths, strict=True):
-        tensors = make_tensors(batch, "cuda")
-        write(writer, batch, tensors)  # compiled by now
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                write(writer, batch, tensors)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        waits = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
-        assert (path, len(waits)) == (path, INDEX_TENSORS[path])
-        assert_equal_caches(tensors, [cache.cuda() for cache in expected_caches(batch)])

@@ -27,9 +27,6 @@ class FakeCuda:
         yield
         self.is_capturing = False
 
-    def memory_reserved(self):
-        return 0
-
     def stream(self, stream):
         return nullcontext()
 

@@ -150,7 +150,7 @@ class Builder:
         device_step = self.device_step(manager, slots)
         device_step.sampler = self.sampler()
         launched = parts["launch"](device_step) if is_graph else device_step
-        step = ResidentDecodeStep(manager, slots, launched, device_step.attention.path, device_step)
+        step = ResidentDecodeStep(manager, slots, launched, device_step)
         if options.latency == "hidden" and self.on_triton and self.is_cuda:
             carry_by_kernels(step)
         return step
@@ -253,21 +253,18 @@ class Builder:
     # --- prompts -----------------------------------------------------------------------------------
 
     def prefill(
-        self,
-        scheduler: OnlineScheduler,
-        prefix_cache: Prefixes | None,
-        decode_step: DecodeStep | ResidentDecodeStep,
+        self, scheduler: OnlineScheduler, decode_step: DecodeStep | ResidentDecodeStep
     ) -> PaddedPrefill | PackedPrefill:
         """How prompts are computed."""
         if self.options.batching == "padded":
-            return PaddedPrefill(self.network, scheduler, prefix_cache)
+            return PaddedPrefill(self.network, scheduler)
         # Not where ranks sum: two streams' sums could meet in one order here and in another there.
         has_side = self.is_cuda and self.network.ranks.size == 1
         side = SideStream(self.device) if has_side else NO_SIDE
         with side:  # which the memory belongs to
             chunk_step = self.chunk_step(device_step_of(decode_step), side)
         side.join()
-        return PackedPrefill(chunk_step, self.parts["batching"], scheduler, prefix_cache)
+        return PackedPrefill(chunk_step, self.parts["batching"], scheduler)
 
     def chunk_step(self, decoding: object, side: SideStream | NoSide) -> ResidentChunkStep:
         """The device's part of a chunk.
@@ -295,7 +292,7 @@ class Builder:
             logits = torch.zeros(max_prompts, network.config.vocab_size, dtype=network.dtype, device=device)
             numbers = torch.zeros(layout.size(0), dtype=torch.int64, device=device)
             sampler.warm_up(logits, numbers)
-        return ResidentChunkStep(launched, sampler, layout, self.kv_manager, max_tokens, side)
+        return ResidentChunkStep(launched, sampler, self.kv_manager, max_tokens, side)
 
 
 def carry_by_kernels(step: ResidentDecodeStep) -> None:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.request import Request
 from labkit.engine.sampling import Draws, logprobs_asked, sample_greedy
 from labkit.engine.scheduler import Joining
@@ -21,7 +21,7 @@ from labkit.engine.step.scored import ScoredCopy, scored
 from labkit.engine.step.side_stream import NO_SIDE, NoSide, SideStream
 from labkit.engine.step.staging import NUM_BUFFERS, PinnedStaging, PinnedTokens, TokenCopy
 from labkit.kernels import HeadTransform, PackedRows, SamplingState
-from labkit.kvcache import KVBlockManager
+from labkit.kvcache import KVBlockManager, PrefixEntry
 from labkit.model import Network
 from labkit.ranges import named_range
 
@@ -202,13 +202,12 @@ class ResidentChunkStep:
         self,
         device_step: "ChunkStep | GraphedChunkStep",
         sampler: FirstTokenSampler,
-        layout: ChunkLayout,
         kv_manager: KVBlockManager,
         max_tokens: int,
         side: SideStream | NoSide = NO_SIDE,
     ) -> None:
         """max_tokens: of a chunk at most. side: what a chunk is launched in."""
-        device = kv_manager.k_cache.device
+        device, layout = kv_manager.k_cache.device, device_step.layout
         self.side = side
         self.device_step = device_step
         self.sampler = sampler
@@ -219,7 +218,9 @@ class ResidentChunkStep:
         self.pinned_tokens = PinnedTokens(layout.max_prompts, device, NUM_BUFFERS + 1)  # one is due
         self.num_rows, self._room = device_step.num_rows, device_step.room
 
-    def launch(self, chunk: Chunk, joining: Mapping[Request, Joining], finished: list[int]) -> ChunkInFlight:
+    def launch(
+        self, chunk: PackedChunk, joining: Mapping[Request, Joining], finished: list[int]
+    ) -> ChunkInFlight:
         """Launch a chunk of these prompts, whose sessions have room for it, and behind it the copy of the
         first tokens of those that it finishes."""
         num_tokens = len(chunk.token_ids)
@@ -254,12 +255,11 @@ class ResidentChunkStep:
     ) -> tuple[Tensor, Tensor | None]:
         """Logits [P, V] after each prompt: its prefix's if that is the whole prompt, else computed; and the
         likeliest tokens [P], where a graph has found them already."""
-        whole = {
-            p: each.prefix.last_logits
+        known = {
+            p: self.side.use(each.prefix.last_logits)
             for p, each in enumerate(joining.values())
-            if each.prefix is not None and each.prefix.num_tokens == len(each.token_ids)
+            if isinstance(each.prefix, PrefixEntry) and each.prefix.num_tokens == len(each.token_ids)
         }
-        known = {p: self.side.use(row) for p, row in whole.items() if row is not None}
         if not num_tokens:
             return torch.stack([known[p] for p in range(len(joining))]), None
         # A copy: they may be kept with a prompt, and the next replay of a graph writes over its own.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.request import Request
 from labkit.engine.scheduler import Joining
 from labkit.kernels import PackedRows, SamplingState
@@ -81,7 +81,7 @@ class ChunkLayout:
         tables = numbers.block_tables.view(self.max_prompts, self.max_blocks)
         return PackedRows(numbers.starts.int(), numbers.context_lens.int(), tables.int())
 
-    def pack(self, chunk: Chunk, joining: Mapping[Request, Joining], num_rows: int) -> Tensor:
+    def pack(self, chunk: PackedChunk, joining: Mapping[Request, Joining], num_rows: int) -> Tensor:
         """The numbers of a chunk, on the host: int64 [size].
 
         num_rows: with pads behind the tokens, which are token 0 at position 0. Prompts that are not there

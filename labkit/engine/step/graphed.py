@@ -1,7 +1,6 @@
 """The device's part of a decode step as CUDA graphs (rung 08): captured once, then replayed as a whole."""
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -50,15 +49,12 @@ class GraphedStep:
         places: list[GraphMemory] = []
         told = logits_told(device_step, lambda logits: places.append(GraphMemory(logits)))
         with cuda_captures(device_step) as capture, told:
-            reserved, started = torch.cuda.memory_reserved(), time.perf_counter()
             # The largest first, so that the smaller find the memory that they need in its pool.
             for bucket in tqdm(self.buckets[::-1], "capturing CUDA graphs", leave=False, disable=None):
                 for draws in self.families:
                     self.graphs[bucket, draws] = capture(bucket, draws)
                     if places:
                         self._logits[bucket, draws] = places[-1]
-        self.capture_seconds = time.perf_counter() - started
-        self.memory_bytes = torch.cuda.memory_reserved() - reserved
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         """The next token ids [B], by a replay: those of `DeviceStep`, valid until the next call."""
@@ -99,7 +95,7 @@ def cuda_captures(device_step: DeviceStep) -> Iterator[Callable[[int, Draws], Ca
     # Libraries keep a workspace for each stream. That of the captures must be made while capturing, so that
     # it lies in the graphs' pool: clearing workspaces (torch.compile does) leaves it alone.
     torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()  # as a capture does, which would count against what it takes
+    torch.cuda.empty_cache()  # as a capture does
     try:
         with torch.inference_mode(), garbage_collected_before():
             yield capture

@@ -11,9 +11,10 @@ from labkit.engine.request import Request, RunningRequests
 from labkit.engine.sampling import EITHER_WAY, Draws, logprobs_asked
 from labkit.engine.session import InferenceSession
 from labkit.engine.step.device import DeviceStep
-from labkit.engine.step.scored import ScoredCopy, ScoredStep, scored
+from labkit.engine.step.scored import ScoredCopy, logits_told, scored
 from labkit.engine.step.slots import DeviceSlots
 from labkit.engine.step.staging import PinnedTokens, TokenCopy
+from labkit.errors import OptionError
 from labkit.kvcache import MutableInfoBlockManager
 from labkit.ranges import named_range
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from labkit.engine.step.verify_flight import VerifyInFlight
 
 
+LogitsLeft = Callable[[int, Draws], Tensor | None]  # of a batch size and its draws: see `GraphedStep`
 # A step that was launched, and is not read: one token of each request, or several.
 InFlight = Union["StepInFlight", "VerifyInFlight"]
 
@@ -78,18 +80,20 @@ class ResidentDecodeStep:
         kv_manager: MutableInfoBlockManager,
         slots: DeviceSlots,
         device_step: Callable[[int, int, Draws], Tensor],
-        path: str,
         kernels: DeviceStep,
     ) -> None:
         """device_step: a `DeviceStep`, or a `GraphedStep` of one; what does not say which families it has, as
-        they do, is told batches apart that draw and that do not. path: how keys and values are written.
-        kernels: the same step kernel by kernel."""
+        they do, is told batches apart that draw and that do not. If it is somebody's own, and does not say by
+        `logits_left` where the logits are, kernels are launched in its place where somebody asks for log
+        probabilities. kernels: the same step kernel by kernel."""
         self.kv_manager = kv_manager
         self.slots = slots
         self.device_step = device_step
         self.families: tuple[Draws, ...] = getattr(device_step, "families", EITHER_WAY)
-        self.path = path
-        self._scored = ScoredStep(kernels, device_step)
+        self.path = kernels.attention.path  # how keys and values are written
+        self._kernels = kernels
+        self._logits_left: LogitsLeft | None = getattr(device_step, "logits_left", None)
+        self._tells_logits = device_step is kernels or self._logits_left is not None
         self._requests: list[Request] = []  # of the last launch, and what they ask for together:
         self._draws = Draws.NONE
         self._asked: Mapping[int, int] = {}  # see `logprobs_asked`
@@ -144,13 +148,34 @@ class ResidentDecodeStep:
             self._asked, self._draws = asked, draws if draws in self.families else Draws.FILTERED
             self._requests = requests
         if self._asked:
-            token_ids, logits = self._scored(self.device_step, len(sessions), longest, self._draws)
+            token_ids, logits = self._tokens_and_logits(len(sessions), longest)
             tokens = scored(self.pinned_tokens.start_copy(token_ids), logits, token_ids, self._asked)
         else:
             token_ids = self.device_step(len(sessions), longest, self._draws)
             tokens = self.pinned_tokens.start_copy(token_ids)
         self.kv_manager.append_paths[self.path] += self.kv_manager.num_layers
         return StepInFlight(self, requests, sessions, tokens)
+
+    def _tokens_and_logits(self, batch_size: int, longest: int) -> tuple[Tensor, Tensor]:
+        """The next token ids [B], and the logits [B, V] that they were sampled from.
+
+        Raises OptionError for kernels of somebody's own that sample from logits by themselves.
+        """
+        told: list[Tensor] = []
+        launch = self.device_step if self._tells_logits else self._kernels
+        with logits_told(self._kernels, told.append):
+            token_ids = launch(batch_size, longest, self._draws)
+        logits: Tensor | None = None
+        if told:
+            logits = told[-1][:batch_size]
+        elif self._logits_left is not None:
+            logits = self._logits_left(batch_size, self._draws)
+        if logits is None:
+            raise OptionError(
+                f"nobody can ask for logprobs here: {type(self._kernels).__name__} samples tokens without "
+                "take_likeliest or draw_and_advance, so its logits are not known"
+            )
+        return token_ids, logits
 
     def undo(self, sessions: Sequence[InferenceSession]) -> None:
         """Cut blocks back to the sessions' lengths; the device is told of all anew at the next step."""

@@ -22,7 +22,7 @@ class SideStream:
         self._main = torch.cuda.current_stream(device)
         self._fork, self._end = torch.cuda.Event(), torch.cuda.Event()
         # An engine's memory may go while a chunk of it runs.
-        weakref.finalize(self, wait_for, self._stream, self._main).atexit = False
+        weakref.finalize(self, self._main.wait_stream, self._stream).atexit = False
 
     def __enter__(self) -> None:
         current = torch.cuda.current_stream(self._device)
@@ -44,11 +44,6 @@ class SideStream:
         """Have what is launched outside from now on wait for what was launched inside."""
         self._end.record(self._stream)
         self._main.wait_event(self._end)
-
-
-def wait_for(stream: torch.cuda.Stream, main: torch.cuda.Stream) -> None:
-    """Have what is launched in main from now on wait for what was launched in the other."""
-    main.wait_stream(stream)
 
 
 class NoSide:

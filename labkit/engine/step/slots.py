@@ -130,10 +130,7 @@ class SlotState:
         sessions: list[InferenceSession],
         changed: Sequence[Sequence[int]],
     ) -> None:
-        """Make the device's state that of a step of these requests, each with its session.
-
-        changed: for each table, the requests (by index) whose list of blocks has changed. Subclasses say how.
-        """
+        """Make the device's state that of a step, as `DeviceSlots` does. Subclasses say how."""
         raise NotImplementedError
 
     def forget(self, sessions: Collection[InferenceSession]) -> None:

@@ -63,7 +63,7 @@ class PinnedTokens:
         self._device = device
         self.buffers = [pinned_numbers(size, device) for _ in range(num_buffers)]
         # The last copy to each buffer, and the event behind it.
-        self._copies: list[Callable[[], TokenCopy | None]] = [no_copy] * num_buffers
+        self._copies: list[ref[TokenCopy] | None] = [None] * num_buffers
         self._copied: list[torch.cuda.Event | None] = [None] * num_buffers
         self.wait: Callable[[torch.cuda.Event], None] = methodcaller("synchronize")
 
@@ -79,17 +79,13 @@ class PinnedTokens:
 
     def _free_buffer(self) -> int:
         for turn, last in enumerate(self._copies):
-            copy = last()
+            copy = None if last is None else last()
             if copy is None or copy.is_read:
                 return turn
         self.buffers.append(pinned_numbers(self._size, self._device))
-        self._copies.append(no_copy)
+        self._copies.append(None)
         self._copied.append(None)
         return len(self._copies) - 1
-
-
-def no_copy() -> None:
-    """Of a buffer that was never copied to."""
 
 
 class TokenCopy:

@@ -52,7 +52,6 @@ class StreamingServer:
         self.engine = engine
         self.max_inflight_requests = max_inflight_requests
         self.stream_interval = stream_interval
-        self.tokenize_workers = tokenize_workers
         require_kind("engine", engine, InferenceEngine, "an InferenceEngine")
         require_positive(self, "stream_interval")
         if max_inflight_requests is not None:

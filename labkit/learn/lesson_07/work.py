@@ -134,5 +134,5 @@ class ForgetsTheCopy(OneTableBlockManager):
             if self.num_tokens(block_ids) == len(block_ids) * self.block_size:
                 self.ready_block(table_idx, block_ids)
                 changed.append(b)
-            self.info(block_ids[-1]).length += 1
+            self.block_infos[block_ids[-1]].length += 1
         return changed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from labkit.engine import CacheConfig, InferenceEngine
-from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import MakeChunk
 from labkit.engine.step.chunk import PackedAttention
 from labkit.kernels import PackedRows, kv_append_packed_plain, packed_attention_plain
@@ -142,7 +142,9 @@ def texts_by_hand(
     return [model.tokenizer.decode(ids[first:]) for ids, first in zip(texts, num_first, strict=True)]
 
 
-def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable[[Chunk], Tensor]:
+def by_hand(
+    model: LanguageModel, num_prompts: int, num_tokens: int
+) -> Callable[[PackedChunk | InRows], Tensor]:
     """What computes a chunk: the logits [P, V] after the last row of each prompt. Keys and values go to a
     paged cache, in which prompt p has the p-th run of blocks, with room for so many tokens."""
     network, each = model.network, -(-num_tokens // BLOCK_SIZE)
@@ -153,7 +155,7 @@ def by_hand(model: LanguageModel, num_prompts: int, num_tokens: int) -> Callable
     tables = torch.arange(each * num_prompts, device=network.device).int().view(-1, each)
 
     @torch.inference_mode()
-    def compute(chunk: Chunk) -> Tensor:
+    def compute(chunk: PackedChunk | InRows) -> Tensor:
         token_ids, positions, starts, context_lens = (
             torch.tensor(list(numbers), device=network.device)
             for numbers in (chunk.token_ids, chunk.positions, chunk.starts, chunk.context_lens)

@@ -10,7 +10,7 @@ from labkit.bench.limit import on_paper
 from labkit.bench.loads import Asked, make_load
 from labkit.bench.workload import Request as LoadRequest
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
-from labkit.engine.packed_chunk import Chunk
+from labkit.engine.packed_chunk import PackedChunk
 from labkit.engine.packed_prefill import PackedPrefill
 from labkit.engine.request import Request
 from labkit.model import GPT2Config, LanguageModel
@@ -116,7 +116,7 @@ def counted(engine: InferenceEngine, steps: list[Step]) -> Iterator[None]:
         steps[-1].prompt_rows += input_ids.numel()
         steps[-1].pads += input_ids.numel() - int(lengths.sum())
 
-    def on_chunk(chunk: Chunk, joining: Mapping[Request, object], *_: object) -> None:
+    def on_chunk(chunk: PackedChunk, joining: Mapping[Request, object], *_: object) -> None:
         steps[-1].prompt_rows += len(chunk.token_ids)
         ends = zip(joining, chunk.starts, chunk.starts[1:], strict=False)
         steps[-1].prompts = frozenset(r.request_id for r, first, end in ends if end > first)

@@ -204,8 +204,6 @@ def test_in_float64_a_search_draws_what_a_sort_does():
 
 # --- by the host alone -------------------------------------------------------------------------------
 
-# --- the random numbers ----------------------------------------------------------------------------
-
 
 def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
     """Those that are published for a state of 1234567, which this seed becomes when it is mixed."""
@@ -219,9 +217,6 @@ def test_a_seeds_numbers_are_splitmix64_begun_at_the_mixed_seed():
     seed = 0x4373FDBF155465A3
     assert [uniform_number(seed, i) for i in range(5)] == [(number >> 11) / 2**53 for number in published]
     assert uniform_number(0, 0) == (0xE220A8397B1DCDAF >> 11) / 2**53
-
-
-# --- sampling a batch ------------------------------------------------------------------------------
 
 
 def test_huge_but_finite_logits_still_give_a_token():

@@ -11,8 +11,8 @@ from labkit.engine.scheduler import Joining
 from labkit.engine.step.chunk import ChunkStep, FirstTokenSampler, PackedAttention, ResidentChunkStep
 from labkit.engine.step.chunk_layout import ChunkLayout
 from labkit.engine.step.fused import padded_head
-from labkit.engine.step.samplers import SearchedSampler, SortedSampler
-from labkit.kernels import draw_plain, kv_append_packed_plain, packed_attention_plain
+from labkit.engine.step.samplers import SortedSampler
+from labkit.kernels import kv_append_packed_plain, packed_attention_plain
 from labkit.kvcache import OneTableBlockManager
 
 PROMPTS = [(1, 2, 3, 4, 5, 6), (7, 8), (9, 10, 11, 12, 13)]
@@ -32,7 +32,7 @@ def resident(kind, max_tokens=16, max_prompts=4):
     network = small_model().network
     step = kind(network, attention, layout, padded_head(network.lm_head.weight.detach()))
     sampler = FirstTokenSampler(SortedSampler(), layout, torch.device("cpu"))
-    return manager, ResidentChunkStep(step, sampler, layout, manager, max_tokens)
+    return manager, ResidentChunkStep(step, sampler, manager, max_tokens)
 
 
 def joining_in(manager):
@@ -109,17 +109,3 @@ def test_a_prompt_without_a_row_in_front_has_a_row_to_read_all_the_same():
     numbers = step.layout.pack(PackedChunk(PROMPTS[:2], [6, 0], 16), joining, num_rows=2)
     parts = step.layout.split(numbers)
     assert parts.starts.tolist() == [0, 0, 2, 2, 2] and parts.last_rows.tolist() == [0, 1, 1, 1]
-
-
-# --- first tokens ----------------------------------------------------------------------------------
-
-SAMPLERS = {"sorted": SortedSampler(), "searched": SearchedSampler(draw_plain)}
-
-
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_warming_up_draws_in_each_way_of_the_sampler(monkeypatch, name):
-    drawn = []
-    sampler = FirstTokenSampler(SAMPLERS[name], ChunkLayout(2, 2), torch.device("cpu"))
-    monkeypatch.setattr(sampler, "sample", lambda logits, numbers, draws: drawn.append(draws))
-    sampler.warm_up(torch.zeros(2, 9), None)
-    assert drawn == list(SAMPLERS[name].families)

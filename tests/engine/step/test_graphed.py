@@ -38,8 +38,6 @@ from labkit.engine.sampling import EITHER_WAY, Draws
 from labkit.engine.step import graphed
 from labkit.engine.step.device import DeviceStep
 from labkit.engine.step.graphed import GraphedStep, batch_buckets, garbage_collected_before
-from labkit.engine.step.scored import ScoredStep
-from labkit.errors import OptionError
 from labkit.ladder import CUDA_GRAPHS, HIDDEN_LATENCY, ONE_TABLE
 
 IN_HALVES = "11, in halves"
@@ -93,19 +91,6 @@ def test_all_graphs_are_captured_when_the_step_is_made_and_none_in_the_middle_of
             assert step(batch_size, 64, draws).tolist() == expected and replayed.replays == before + 1
     assert sum(graph.replays for graph, _ in step.graphs.values()) == 10 * len(families)
     assert not runs
-
-
-def test_a_captured_step_that_hides_its_logits_fails_for_who_asks_with_a_sentence(monkeypatch):
-    monkeypatch.setattr(graphed, "torch", torch_with(FakeCuda()))
-
-    def hides(batch_size, max_context_len, draws):
-        return torch.arange(batch_size)
-
-    hides.slots, hides.families = SimpleNamespace(slot_mapping=range(4)), EITHER_WAY
-    hides.tell_logits = None
-    step = GraphedStep(hides)
-    with pytest.raises(OptionError, match="nobody can ask for logprobs here: function samples tokens"):
-        ScoredStep(hides, step)(step, 2, 64, EITHER_WAY[0])
 
 
 def test_workspaces_are_cleared_before_captures_and_behind_them_even_where_one_fails(monkeypatch):
@@ -175,19 +160,6 @@ def test_on_a_gpu_graphs_make_the_tokens_of_the_step_itself(tiny, num_requests, 
         assert engine.decode_step.slots.context_lens[max_batch_size] == -1
     assert made["graphs"] == made["eager"]
     assert set(range(1, num_requests + 1)) - set(device_step.buckets)  # some were padded
-
-
-@pytest.mark.cuda
-@needs_triton
-def test_on_a_gpu_graphs_say_what_memory_they_took(tiny):
-    device_step = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
-    assert isinstance(device_step.memory_bytes, int)
-    assert 0 < device_step.memory_bytes < 2**32
-    assert device_step.capture_seconds > 0
-    let_go_of = torch.empty(2**32, dtype=torch.uint8, device="cuda")
-    del let_go_of  # PyTorch keeps it, until a capture gives it back to the GPU
-    again = gpu_engine(tiny, CUDA_GRAPHS, max_batch_size=8).decode_step.device_step
-    assert 0 < again.memory_bytes < 2**32
 
 
 @pytest.mark.cuda

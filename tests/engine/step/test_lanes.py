@@ -1,7 +1,5 @@
-"""Two lanes: the halves of a batch, what each has for itself, their order in a graph, and their tokens."""
+"""Two lanes: the halves of a batch, what each has for itself, and their tokens."""
 
-import copy
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,11 +12,9 @@ from torch import Tensor
 from triton_marks import needs_interpreter, needs_triton
 
 from labkit.engine.step import build, lanes
-from labkit.engine.step.attention import AttendAndWrite
 from labkit.engine.step.fused import FusedLayer
 from labkit.engine.step.graphed import GraphedStep, cuda_captures
 from labkit.engine.step.lanes import WIDEST, HalfStep, LanedDeviceStep, PersistentLayers
-from labkit.kernels import paged_attention_append_plain
 from labkit.ladder import HIDDEN_LATENCY, OVERLAP
 
 TRITON_OPTIONS = replace(HIDDEN_LATENCY, attention="triton")
@@ -160,40 +156,6 @@ def test_all_layers_in_one_kernel_are_for_narrow_ones_and_the_packages_attention
     assert not PersistentLayers.fits(step)
 
 
-# --- the order of the two streams ------------------------------------------------------------------
-
-
-class FakeStream:
-    def __init__(self, name, log):
-        self.name, self.log = name, log
-
-    def wait_stream(self, other):
-        self.log.append(f"{self.name} waits for {other.name}")
-
-
-def test_the_second_stream_is_forked_before_and_joined_behind_the_first():
-    """Or the second half would read slots that are not there yet, or the head rows that are not."""
-    log = []
-    main, side = FakeStream("main", log), FakeStream("side", log)
-    streams = [main]
-
-    @contextmanager
-    def stream(other):
-        streams.append(other)
-        yield
-        streams.pop()
-
-    def layers(rows):
-        log.append(f"{rows} in {streams[-1].name}")
-        return torch.zeros(1)
-
-    step = object.__new__(LanedDeviceStep)
-    step.streams = SimpleNamespace(main=main, side=side, launching_in=stream)
-    step.beside_each_other(partial(layers, "first"), partial(layers, "second"))
-    assert log[0] == "side waits for main" and log[-1] == "main waits for side"
-    assert sorted(log[1:-1]) == ["first in main", "second in side"]
-
-
 # --- on a GPU --------------------------------------------------------------------------------------
 
 
@@ -225,56 +187,32 @@ def test_on_a_gpu_tokens_are_those_of_exposed_latency(tiny, num_requests, is_dra
 @needs_triton
 @pytest.mark.parametrize("batch_size", [32, 45, 64])
 @pytest.mark.parametrize("in_halves", [False, True], ids=["whole", "halves"])
-def test_on_a_gpu_each_replay_has_the_same_bits_and_is_as_near_to_the_exact_logits(
-    tiny, batch_size, in_halves, monkeypatch
-):
-    """Two lanes that disturb each other would not. Exact: float64, over the same slots."""
+def test_on_a_gpu_each_replay_has_the_same_bits(tiny, batch_size, in_halves, monkeypatch):
+    """Two lanes that disturb each other would not."""
     monkeypatch.setattr(build, "halves_gain", lambda device: in_halves)
-    worst = {}
-    for options in (OVERLAP, HIDDEN_LATENCY):
-        eager = gpu_engine(tiny, replace(options, launch="eager"), torch.float16, max_batch_size=64)
-        step, slots, manager = eager.decode_step.device_step, eager.decode_step.slots, eager.kv_manager
-        generator = torch.Generator("cuda").manual_seed(0)
-        for cache in (manager.k_cache, manager.v_cache):
-            cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda"))
-        M = slots.block_tables.shape[2]
-        places = torch.arange(64 * M, device="cuda").view(64, M) % manager.k_cache.shape[1]
-        slots.block_tables[:, :64] = places.int()
-        kept = {}
+    eager = gpu_engine(tiny, replace(HIDDEN_LATENCY, launch="eager"), torch.float16, max_batch_size=64)
+    step, slots, manager = eager.decode_step.device_step, eager.decode_step.slots, eager.kv_manager
+    generator = torch.Generator("cuda").manual_seed(0)
+    for cache in (manager.k_cache, manager.v_cache):
+        cache.copy_(torch.randn(cache.shape, generator=generator, device="cuda"))
+    M = slots.block_tables.shape[2]
+    places = torch.arange(64 * M, device="cuda").view(64, M) % manager.k_cache.shape[1]
+    slots.block_tables[:, :64] = places.int()
+    kept = {}
 
-        def spy(logits, *others, kept=kept, advance=step.kernels.greedy_advance):
-            kept["logits"] = logits
-            return advance(logits, *others)
+    def spy(logits, *others, advance=step.kernels.greedy_advance):
+        kept["logits"] = logits
+        return advance(logits, *others)
 
-        step.kernels = step.kernels._replace(greedy_advance=spy)
-        with cuda_captures(step) as capture:
-            graph, _ = capture(batch_size, True)
-        lens = torch.randint(1, 8 * M - 1, (64,), generator=generator, device="cuda", dtype=torch.int32)
-        slots.slot_mapping[:] = torch.arange(64, device="cuda")
-        slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-        replays = []
-        for _ in range(50):
-            slots.context_lens[:64] = lens
-            slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-            graph.replay()
-            replays.append(kept["logits"].clone())
-        assert all(torch.equal(replays[0], other) for other in replays)
+    step.kernels = step.kernels._replace(greedy_advance=spy)
+    with cuda_captures(step) as capture:
+        graph, _ = capture(batch_size, True)
+    lens = torch.randint(1, 8 * M - 1, (64,), generator=generator, device="cuda", dtype=torch.int32)
+    slots.slot_mapping[:] = torch.arange(64, device="cuda")
+    replays = []
+    for _ in range(50):
         slots.context_lens[:64] = lens
         slots.last_token_ids[:64] = torch.arange(64, device="cuda")
-        exact = exact_logits(step, manager, batch_size)
-        worst[options] = (replays[0].double() - exact).abs().square().mean().sqrt().item()
-    assert worst[HIDDEN_LATENCY] <= 1.05 * worst[OVERLAP]
-
-
-def exact_logits(step, manager, batch_size: int) -> Tensor:
-    """Of the slots as they are, by the network in float64; nothing is written."""
-    wide = SimpleNamespace(
-        k_cache=manager.k_cache.double(), v_cache=manager.v_cache.double(), block_size=manager.block_size
-    )
-    attention, slots = AttendAndWrite(wide, paged_attention_append_plain), step.slots
-    slot_mapping = slots.slot_mapping[:batch_size]
-    attention.begin(slots, slot_mapping, int(slots.context_lens.max()))
-    with torch.inference_mode():
-        network = copy.deepcopy(step.network).double()
-        positions = slots.context_lens[slot_mapping].clamp(min=0).long()
-        return network.decode_one_token(slots.last_token_ids[slot_mapping], positions, attention)
+        graph.replay()
+        replays.append(kept["logits"].clone())
+    assert all(torch.equal(replays[0], other) for other in replays)

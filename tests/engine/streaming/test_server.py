@@ -216,20 +216,6 @@ def test_a_close_that_was_interrupted_can_be_called_again():
     assert labkit_threads() == []
 
 
-def test_two_threads_may_close_a_server_and_both_wait_for_its_end():
-    engine = make_engine()
-    with serving(engine) as server:
-        hold(server)
-        stream = server.submit((1, 2, 3), LONG)
-        next(stream)
-
-        def close():
-            server.close()
-            return labkit_threads()
-
-        assert [closing.result(TIMEOUT) for closing in [start(close), start(close)]] == [[], []]
-
-
 @pytest.mark.slow
 def test_a_server_that_nobody_holds_is_closed_but_a_stream_holds_it(submit_to):
     engine = make_engine()
@@ -293,14 +279,6 @@ def test_an_end_that_a_failed_step_has_left_is_handed_out_when_the_server_is_clo
 
 
 # --- on an event loop ------------------------------------------------------------------------------
-
-
-def test_without_an_event_loop_a_request_is_refused_and_takes_no_room():
-    with serving(max_inflight_requests=1) as server:
-        for _ in range(2):
-            with pytest.raises(StreamError, match="no event loop runs in this thread: call submit_async in"):
-                server.submit_async((1, 2, 3), GREEDY)
-        assert tokens_in(list(server.submit((1, 2, 3), GREEDY))) == tokens_alone((1, 2, 3), GREEDY)
 
 
 def test_a_task_may_close_its_own_server():
