@@ -14,7 +14,7 @@ from torch import Tensor
 from labkit.kernels.checks import check_tensor
 from labkit.kernels.ring_linear import _norm_ring_kernel, launch_ring
 from labkit.kernels.tile_product import held_weights, prefetch_rows, product_options, tile_product
-from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, default_tile
+from labkit.kernels.tiles import NOTHING_MEASURED, MeasuredTiles, Tile, check_tile, default_tile
 from labkit.kernels.triton_runtime import check_launchable, tl, triton
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -170,7 +170,7 @@ def norm_linear_triton(
     check_norm_linear(x, statistics, layer, gelu)
     check_launchable(x.device)
     (M, K), N = x.shape, len(layer.weight)
-    tile = tile or default_tile(x, layer.weight, measured, can_split=False)
+    tile = check_tile(tile or default_tile(x, layer.weight, measured, can_split=False), can_split=False)
     num_parts = statistics.parts.shape[1]
     out = torch.empty(M, N // 2 if layer.is_gated else N, dtype=x.dtype, device=x.device)
     inside = layer.column_sums, layer.bias, out, layer.eps

@@ -19,6 +19,7 @@ from labkit.kernels.tiles import (
     NUM_SHARED_TILES,
     MeasuredTiles,
     Tile,
+    check_tile,
     default_tile,
     num_partials_of,
 )
@@ -90,7 +91,7 @@ def linear_residual_triton(
     check_linear_residual(x, weight, bias, residual)
     check_launchable(x.device)
     (M, K), N = x.shape, len(weight)
-    tile = tile or default_tile(x, weight, measured, can_split=True)
+    tile = check_tile(tile or default_tile(x, weight, measured, can_split=True), can_split=True)
     grid = (triton.cdiv(M, tile.block_m), triton.cdiv(N, tile.block_n), tile.split_k)
     partials = counters = None
     if tile.split_k > 1:

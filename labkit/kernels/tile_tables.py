@@ -152,7 +152,6 @@ def check_timed(name: str, timed: TimedTile) -> TimedTile:
         raise ValueError(f"{name}: rows must be one of {', '.join(map(str, ROWS))}, not {shown(timed.rows)}")
     if tile.ring and DTYPES[timed.dtype].itemsize != 2:
         raise ValueError(f"{name}: {tile} has a ring, which is for numbers of 16 bits, not {timed.dtype}")
-    check_tile(tile)
-    if not has_workspace(tile, timed.rows, timed.N):
+    if not has_workspace(check_tile(tile, can_split=True), timed.rows, timed.N):
         raise ValueError(f"{name}: {tile} has more parts than there is room for")
     return timed

@@ -214,8 +214,9 @@ def staged_bytes(tile: Tile, element_size: int) -> int:
     return (tile.num_stages - (not tile.ring)) * (tile.block_m + tile.block_n) * tile.block_k * element_size
 
 
-def check_tile(tile: Tile) -> None:
-    """Raises ValueError naming the field that no kernel can be compiled for."""
+def check_tile(tile: Tile, can_split: bool) -> Tile:
+    """The values as a `Tile`. Raises ValueError naming the field that no kernel can be compiled for."""
+    tile = Tile(*tile)
     for name, value in zip(NUMBERS, tile, strict=False):
         is_power_of_2 = value > 0 and value & (value - 1) == 0
         least = 16 if name == "block_k" or tile.block_m > 1 else 4 if name == "block_n" else 1
@@ -231,3 +232,6 @@ def check_tile(tile: Tile) -> None:
         raise ValueError(
             f"{tile} has a ring: expected block_k 64 to 256, block_n up to 256, 2 stages or more"
         )
+    if tile.split_k > 1 and not can_split:
+        raise ValueError(f"tile.split_k is {tile.split_k}, but a product behind a norm is not split")
+    return tile

@@ -107,8 +107,7 @@ def test_every_candidate_can_be_taken(rows, N, K, can_split, element_size, kib, 
     assert made and len(set(made)) == len(made)
     assert has_rings or not any(tile.ring for tile in made)
     for tile in made:
-        check_tile(tile)
-        assert has_workspace(tile, rows, N) and (can_split or tile.split_k == 1)
+        assert check_tile(tile, can_split) == tile and has_workspace(tile, rows, N)
         if tile.ring:
             assert check_timed("a file", TimedTile(N, K, "float16", rows, tile, 1.0))
             assert staged_bytes(tile, 2) <= kib * 2**10 and tile.block_m in (64, 128)

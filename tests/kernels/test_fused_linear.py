@@ -21,7 +21,7 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import assert_each_wrong_tensor_is_refused, unchanged
-from triton_marks import KERNEL_DEVICE, devices, dtypes
+from triton_marks import KERNEL_DEVICE, devices, dtypes, needs_triton
 
 from labkit.kernels import NormLinear, RowStatistics
 from labkit.kernels.tiles import Tile
@@ -150,3 +150,25 @@ def test_weights_past_the_reach_of_32_bits_are_refused(function: Callable):
         arguments = {"x": x, "weight": weight, "bias": vector, "residual": residual}
     with pytest.raises(ValueError, match=r"^weight of shape \[131073, 16384\] .* more than 2\^31 numbers"):
         function(**arguments)
+
+
+TILE = Tile(16, 16, 16, 1, 4, 2)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "tile, message",
+    [
+        (TILE._replace(block_m=8), "tile.block_m is 8, expected a power of 2, at least 16"),
+        (TILE._replace(block_n=48), "tile.block_n is 48, expected a power of 2"),
+        (TILE._replace(split_k=0), "tile.split_k is 0, expected at least 1"),
+        (TILE._replace(num_warps=3), "tile.num_warps is 3, expected a power of 2"),
+        # A single row may have fewer outputs a program, but not any number.
+        (Tile(1, 2, 16, 1, 4, 1), "tile.block_n is 2, expected a power of 2, at least 4"),
+        (Tile(1, 4, 8, 1, 4, 1), "tile.block_k is 8, expected a power of 2, at least 16"),
+    ],
+)
+def test_a_tile_that_no_kernel_has_is_refused(tile: Tile, message: str):
+    for function in (parameter.values[0] for parameter in TRITON):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            function(**arguments_of(function, make_case()), tile=tile)

@@ -21,9 +21,11 @@ from fused_linear_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import unchanged
-from triton_marks import devices, dtypes
+from triton_marks import devices, dtypes, needs_triton
 
+from labkit.kernels import norm_linear_triton
 from labkit.kernels.fused_linear import row_statistics
+from labkit.kernels.tiles import Tile
 
 # --- what a LayerNorm has to know of its input -----------------------------------------------------
 
@@ -120,3 +122,10 @@ def test_a_gate_has_two_rows_for_each_output_and_no_gelu(function: Callable):
     for wrong in ({"gelu": True}, {"layer": odd}):
         with pytest.raises(ValueError, match=r"^layer is gated: expected 2 rows for each output"):
             function(**arguments | wrong)
+
+
+@needs_triton
+def test_a_product_behind_a_layer_norm_is_not_split():
+    arguments = norm_arguments(make_case())
+    with pytest.raises(ValueError, match=r"^tile.split_k is 2, but a product behind a norm is not split"):
+        norm_linear_triton(**arguments, tile=Tile(16, 16, 16, 2, 4, 2))

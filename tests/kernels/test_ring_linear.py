@@ -16,7 +16,7 @@ from fused_linear_cases import (
 from labkit.kernels import linear_residual_triton, norm_linear_triton, ring_linear
 from labkit.kernels.linear_residual import make_split_k_workspace
 from labkit.kernels.ring_linear import check_ring, has_ring_kernels
-from labkit.kernels.tiles import Tile, default_tile, tile_of
+from labkit.kernels.tiles import Tile, check_tile, default_tile, tile_of
 
 RING = Tile(64, 32, 64, 1, 4, 3, ring=True)
 HALVES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -62,6 +62,20 @@ def test_what_the_tma_cannot_read_is_refused(monkeypatch: pytest.MonkeyPatch, x:
     monkeypatch.setattr(ring_linear, "has_ring_kernels", lambda device: True)
     with pytest.raises(ValueError, match=message):
         check_ring(x, torch.zeros(8, 64).half())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("block_m", 32, "expected block_m 64 and 4 warps, or 128 and 8$"),
+        ("block_k", 32, "expected block_k 64 to 256"),
+        ("block_n", 512, "block_n up to 256"),
+        ("num_stages", 1, "2 stages or more$"),
+    ],
+)
+def test_a_ring_that_no_kernel_has_is_refused(field: str, value: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        check_tile(RING._replace(**{field: value}), can_split=True)
 
 
 def test_where_the_tma_cannot_read_an_engine_takes_the_tile_by_rule():

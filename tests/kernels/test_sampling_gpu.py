@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 from sampling_cases import EDGES, KINDS, mixed_rows, rows_of
+from sampling_helpers import random_logits
 from triton_marks import DTYPES, assert_host_does_not_wait, captured, needs_triton
 
 from labkit.engine.sampling import sample_greedy
 from labkit.kernels import SamplingState, draw_plain, draw_triton
 from labkit.kernels.decode_ends import NO_TOKEN
+from labkit.kernels.distribution import warp
 
 pytestmark = [pytest.mark.cuda, needs_triton]
 
@@ -77,3 +79,15 @@ def test_the_host_does_not_wait():
     token_ids, last = sample_greedy(rows.logits), torch.zeros(16, dtype=torch.int64, device="cuda")
     slots = rows.slot_mapping
     assert_host_does_not_wait(lambda: draw_triton(rows.logits, token_ids, slots, last, rows.state, True))
+
+
+def test_tokens_drawn_pass_a_chi_square_test():
+    n, V = 20_000, 10
+    logits = random_logits(1, V, scale=1.0).cuda()
+    for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.5, 6, 1.0), (2.0, 0, 0.7), (1.5, 8, 0.9)):
+        rows = rows_of(logits.expand(n, V).contiguous(), [(temperature, top_k, top_p)] * n, [11] * n)
+        counts = torch.bincount(torch.tensor(rows.drawn(draw_triton)), minlength=V)
+        expected = n * warp(logits, rows.state.at(slice(1)))[0].cpu()
+        possible = expected > 0
+        assert counts[~possible].eq(0).all()
+        assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 27.9
