@@ -114,7 +114,7 @@ def gpu() -> Finding:
     torch, _ = try_import("torch")
     if torch is None:
         return Finding("CUDA GPU", "off", NEEDS_TORCH)
-    driver = driver_version()
+    driver, visible = driver_version(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
         said = f"{torch.cuda.device_count()} x {card.name}, {card.total_memory / 2**30:.0f} GiB, "
@@ -124,12 +124,17 @@ def gpu() -> Finding:
         needed = f"Triton needs {'.'.join(map(str, OLDEST_GPU))} or newer (an A100, an RTX 30, or later)"
         remedy = "hide it, then every lesson runs on the CPU: `CUDA_VISIBLE_DEVICES= make lab`"
         return Finding("CUDA GPU", "missing", f"too old: {said}, and {needed}", remedy)
-    said = "there is no NVIDIA GPU, or no driver answers"
-    remedy = "nothing: every lesson runs on the CPU. If there is one, install NVIDIA's driver"
-    if driver is not None:
-        said = f"the driver ({driver}) is there, but torch {torch.__version__} cannot use the GPU"
-        remedy = "unset CUDA_VISIBLE_DEVICES if it is set; otherwise install a CUDA build of torch for this "
-        remedy += "driver, as PyTorch's Get Started page says"
+    if driver is None:
+        said = "there is no NVIDIA GPU, or no driver answers"
+        remedy = "nothing: every lesson runs on the CPU. If there is one, install NVIDIA's driver"
+    elif not torch.backends.cuda.is_built():
+        said = f"the GPU and its driver ({driver}) are there, but this torch is a CPU build"
+        remedy = "install a CUDA build of torch, as PyTorch's Get Started page says"
+    elif visible in ("", "-1"):
+        said, remedy = f"hidden by CUDA_VISIBLE_DEVICES={visible}", "unset CUDA_VISIBLE_DEVICES"
+    else:
+        said = f"driver {driver} and torch for CUDA {torch.version.cuda} do not fit"
+        remedy = "update NVIDIA's driver, or install a torch built for an older CUDA"
     return Finding("CUDA GPU", "off", said, remedy)
 
 

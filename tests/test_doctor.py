@@ -20,6 +20,7 @@ def fake_torch(*, available=False, built=True, card=H100):
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0" if built else None, hip=None),
+        backends=SimpleNamespace(cuda=SimpleNamespace(is_built=lambda: built)),
         cuda=SimpleNamespace(
             is_available=lambda: available, get_device_properties=lambda index: card, device_count=lambda: 1
         ),
@@ -30,9 +31,12 @@ def fake_torch(*, available=False, built=True, card=H100):
 def on_machine(monkeypatch):
     """Make the doctor see a torch and a driver that are not here; returns its finding on the GPU."""
 
-    def examine(torch, driver=None):
+    def examine(torch, driver=None, visible=None):
         monkeypatch.setattr(doctor, "try_import", lambda name: (torch, ""))
         monkeypatch.setattr(doctor, "driver_version", lambda: driver)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         return doctor.gpu()
 
     return examine
@@ -60,15 +64,17 @@ def test_pythons(monkeypatch, version, status, said, remedy):
     assert finding.status == status and said in finding.detail and finding.remedy.endswith(remedy)
 
 
-@pytest.mark.parametrize(
-    ("driver", "detail", "remedy"),
-    [
-        (None, "no NVIDIA GPU, or no driver answers", "nothing: every lesson runs on the CPU"),
-        ("580.1", "the driver (580.1) is there, but torch 2.13.0 cannot use", "unset CUDA_VISIBLE_DEVICES"),
-    ],
-)
-def test_a_gpu_that_cannot_be_used(on_machine, driver, detail, remedy):
-    finding = on_machine(fake_torch(), driver)
+GPUS_OFF = {  # the machine, what is said of it, and how the remedy begins
+    "no driver": ({}, {}, "no NVIDIA GPU, or no driver answers", "nothing: every lesson runs on the CPU"),
+    "a CPU build": ({"built": False}, {"driver": "1"}, "this torch is a CPU build", "install a CUDA build"),
+    "an old driver": ({}, {"driver": "470.1"}, "470.1 and torch for CUDA 13.0 do not fit", "update NVIDIA"),
+    "hidden": ({}, {"driver": "580.1", "visible": ""}, "hidden by CUDA_VISIBLE_DEVICES=", "unset CUDA_VIS"),
+}
+
+
+@pytest.mark.parametrize(("torch", "machine", "detail", "remedy"), GPUS_OFF.values(), ids=GPUS_OFF)
+def test_a_gpu_that_cannot_be_used(on_machine, torch, machine, detail, remedy):
+    finding = on_machine(fake_torch(**torch), **machine)
     assert (finding.what, finding.status) == ("CUDA GPU", "off")
     assert detail in finding.detail and "\n" not in finding.detail and finding.remedy.startswith(remedy)
 

@@ -93,7 +93,7 @@ def engine_server(settings: EngineSettings, max_requests: int) -> Server:
     if CAN_HAND_OVER:
         return EngineClient.start(settings, max_inflight_requests=max_requests)
     logger.warning("This system hands no socket to a process: the engine is in a thread, which is slower.")
-    return StreamingServer(settings.make_engine(), max_inflight_requests=max_requests)
+    return StreamingServer(settings.make_engine(), max_inflight_requests=max_requests, tokenize_workers=1)
 
 
 def serve(engine: Server, args: argparse.Namespace, config: uvicorn.Config) -> None:

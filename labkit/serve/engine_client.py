@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +27,7 @@ from labkit.model.chat import Voice
 from labkit.serve.engine_process import EngineSettings
 from labkit.serve.wire import Wire, encoded, error_of, read_voice, token_of
 
+LONG_TEXT = 10_000  # characters; a longer one is tokenized while others are served
 STATS = TypeAdapter(EngineStats)
 SECONDS_TO_END = 10.0  # of an engine's process that was asked to; then it is killed
 
@@ -35,7 +38,7 @@ class Pending(Submission):
 
     request_id: int
     params: SamplingParams
-    prompt: tuple[int, ...]
+    prompt: tuple[int, ...] = ()  # once it is tokenized
     token_ids: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # when each token came
 
@@ -73,6 +76,7 @@ class EngineClient:
         self._pending: dict[int, Pending] = {}
         self._unsent = bytearray()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool = ThreadPoolExecutor(1, "labkit-tokenize")
         self._is_closed = False
         self._closing = threading.Lock()
 
@@ -117,7 +121,8 @@ class EngineClient:
         """Queue a request for a task of this event loop; nothing here is awaited.
 
         prompt: text or token ids. Raises, with nothing queued, OverloadedError at max_inflight_requests,
-        StreamError if there is no engine any more, and RequestError if the request can never run.
+        StreamError if there is no engine any more, and RequestError if the request can never run; a long text
+        raises its RequestError from the stream.
         """
         check_params(params)
         loop = asyncio.get_running_loop()
@@ -127,24 +132,52 @@ class EngineClient:
         limit = self.max_inflight_requests
         if limit is not None and len(self._pending) >= limit:
             raise OverloadedError(f"{len(self._pending)} requests are unfinished and {limit} are the most")
-        token_ids = self.limits.check_prompt(prompt, params, self.voice.tokenizer)
         number = next(self._numbers)
-        pending = Pending(asyncio.Queue[Item](), loop, request_id=number, params=params, prompt=token_ids)
-        pending.num_prompt_tokens = len(token_ids)
-        self._send([number, token_ids, vars(params)])
-        self._pending[number] = pending
+        pending = Pending(asyncio.Queue[Item](), loop, request_id=number, params=params)
+        if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
+            self._pool.submit(self._tokenize, pending, prompt)  # which may fail
+            self._pending[number] = pending
+        else:
+            token_ids = self.limits.check_prompt(prompt, params, self.voice.tokenizer)
+            self._pending[number] = pending
+            self._add(pending, token_ids)
         decoder = TextDecoder(self.voice.tokenizer, params.stop)
         return AsyncTokenStream(self, decoder, self._ask_to_cancel, pending)
 
+    def _tokenize(self, pending: Pending, prompt: str) -> None:
+        """In a thread of its own: turn a text into tokens, for the loop's thread to go on with."""
+        try:
+            token_ids = self.limits.check_prompt(prompt, pending.params, self.voice.tokenizer)
+        except BaseException as error:
+            self._call(self._end, pending, error)
+        else:
+            self._call(self._add, pending, token_ids)
+
+    def _add(self, pending: Pending, token_ids: tuple[int, ...]) -> None:
+        """A request that can't be sent ends with the error, wherever it is added from."""
+        if pending.request_id in self._pending:  # else it was left, or has ended with the engine's process
+            try:
+                self._send([pending.request_id, token_ids, vars(pending.params)])
+                pending.prompt, pending.num_prompt_tokens = token_ids, len(token_ids)
+            except Exception as error:
+                self._end(pending, error)
+
     def _ask_to_cancel(self, submission: Submission) -> None:
         """Of a stream that was left; a finalizer may call it, in any thread."""
-        assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # a loop that is closed has no streams any more
-            self._loop.call_soon_threadsafe(self._cancel, submission)
+        self._call(self._cancel, submission.request_id)
 
-    def _cancel(self, submission: Submission) -> None:
-        if submission.request_id in self._pending:  # else it has ended meanwhile
-            self._send([submission.request_id])  # and it counts until the engine has let go of it
+    def _cancel(self, number: int) -> None:
+        pending = self._pending.get(number)  # none, if it has ended meanwhile
+        if pending is not None and pending.prompt:
+            self._send([number])  # and it counts until the engine has let go of it
+        elif pending is not None:
+            del self._pending[number]  # its text is not tokenized yet
+
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        """Have the loop's thread call it. A loop that is closed has no streams any more."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
 
     # --- the wire: never waited for ----------------------------------------------------------------
 
@@ -255,3 +288,4 @@ class EngineClient:
                 except subprocess.TimeoutExpired:
                     self.process.kill()
                     self.process.wait()
+            self._pool.shutdown(cancel_futures=True)

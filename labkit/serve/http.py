@@ -26,10 +26,8 @@ from labkit.engine import (
     Chunk,
     Completion,
     InferenceEngine,
-    SamplingParams,
     StreamingServer,
 )
-from labkit.engine.prompt import Prompt
 from labkit.errors import LabkitError, OptionError, OverloadedError
 from labkit.garbage import uncollected
 from labkit.json_file import parse_json
@@ -43,7 +41,6 @@ from labkit.serve.requests import Asked, read_chat, read_completion
 PAGE = Path(__file__).with_name("page.html")
 LARGEST_BODY = 8 * 2**20  # bytes; no model's context is as long
 LARGE_BODY = 2**16  # from here on it is parsed in a thread
-LONG_TEXT = 10_000  # characters; a longer prompt is tokenized in a thread
 SECONDS_TO_SEND = 5.0  # the next part of a body
 API_KEY = "LABKIT_API_KEY"  # the environment variable
 LEFT = "the client has left"
@@ -64,7 +61,7 @@ def make_app(
     With the environment variable LABKIT_API_KEY set, /v1 asks for that key.
     Raises what `StreamingServer` does, and OptionError for a name or a key that cannot be sent.
     """
-    server = StreamingServer(engine, max_inflight_requests=max_inflight_requests)
+    server = StreamingServer(engine, max_inflight_requests=max_inflight_requests, tokenize_workers=1)
     return app_over(server, name)
 
 
@@ -205,11 +202,10 @@ class Door:
         is; if the client leaves, all are cancelled."""
         form = kind(self.name, None if asked.params.logprobs is None else self.spelling)
         self.admit(len(asked.choices))
-        choices = [(await self._short(prompt, params), params) for prompt, params in asked.choices]
         with ExitStack() as at_end:
             streams: list[AsyncTokenStream] = []
             at_end.callback(close_all, streams)
-            for prompt, params in choices:
+            for prompt, params in asked.choices:
                 streams.append(self.server.submit_async(prompt, params))
             at_end.callback(asyncio.ensure_future(self.leaving(request.receive, streams)).cancel)
             pieces = merged(streams)
@@ -225,13 +221,6 @@ class Door:
             if (completion := first[1].completion) is not None and not completion.token_ids:
                 finish_reason(completion)
             return EventStream(self.frames(first, pieces, asked, form, len(streams)), at_end.pop_all())
-
-    async def _short(self, prompt: Prompt, params: SamplingParams) -> Prompt:
-        """A prompt that is read at once: of a long text the token ids, made while others are served."""
-        if not isinstance(prompt, str) or len(prompt) <= LONG_TEXT:
-            return prompt
-        check, tokenizer = self.server.limits.check_prompt, self.server.voice.tokenizer
-        return await asyncio.to_thread(check, prompt, params, tokenizer)
 
     def admit(self, num_answers: int) -> None:
         """Raise OverloadedError, before anything of the request is begun, if so many more are too many now,

@@ -77,6 +77,9 @@ class RunningServer(AbstractContextManager["RunningServer"]):
         self.server.has_begun.wait()
         self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
 
+    def __repr__(self) -> str:
+        return f"RunningServer({self.url}, {'serving' if self.thread.is_alive() else 'closed'})"
+
     def close(self) -> None:
         """Stop listening, and wait until every answer has ended."""
         self.server.should_exit = True

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,9 +85,12 @@ def storage(tensor: Tensor) -> int:
 def profiled_by(on_event: Callable[[FrameType, str, object], None]) -> Iterator[None]:
     """Inside the block, `on_event` is called at every Python call and return, as by `sys.setprofile`; a
     profiler that ran before goes on after it."""
-    previous = sys.getprofile()
+    previous: Any = sys.getprofile()
     sys.setprofile(on_event)
     try:
         yield
     finally:
-        sys.setprofile(previous)
+        if previous is None or callable(previous):
+            sys.setprofile(previous)
+        else:
+            previous.enable()  # cProfile's, which is no function

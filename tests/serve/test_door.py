@@ -151,9 +151,13 @@ def test_a_request_that_cannot_be_sent_to_the_engine_ends_and_holds_no_place(doo
     def fails(*_):
         raise ValueError("planted")
 
+    long = GOOD | {"prompt": "a" * (engine_client.LONG_TEXT + 1)}
     with monkeypatch.context() as patched:
         patched.setattr(engine_client, "encoded", fails)
         assert post(door, GOOD).status_code == 500 and door.streaming.num_unfinished == 0
+        assert post(door, long).status_code == 400
+        patched.setattr(door.streaming._pool, "submit", fails)  # no thread can be started
+        assert post(door, long).status_code == 500 and door.streaming.num_unfinished == 0
     assert post(door, GOOD).status_code == 200
 
 

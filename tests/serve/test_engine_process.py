@@ -226,7 +226,7 @@ def test_requests_that_are_left_count_until_the_engine_has_let_go_of_them():
     async def leave():
         client = by_wire(engine, max_inflight_requests=2)
         try:
-            streams = [client.submit_async(prompt, SamplingParams(50)) for prompt in ([1, 2], [3])]
+            streams = [client.submit_async(prompt, SamplingParams(50)) for prompt in ([1, 2], "a" * 20_000)]
             for stream in streams:
                 stream.close()
             assert client.num_unfinished == 2
