@@ -2,6 +2,7 @@
 `PAGES`, from the records."""
 
 import hashlib
+import json
 import re
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from labkit.show import reliability
 from labkit.show.comparison import draw_ladder
 from labkit.show.tables import with_thousands
 
-NAMES = ("README", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
+NAMES = ("README", "INSTALL", "BENCHMARKS", "RELIABILITY", "REPLICAS", "docs/SCALE")
 PAGES = tuple(ROOT / f"{name}.md" for name in NAMES)
 MARKED = re.compile(r"(?<=<!-- )([\w ]+) -->\n.*?<!-- /\1(?= -->)", re.DOTALL)  # by a name of MADE
 
@@ -32,8 +33,9 @@ H200_RECORDS = {  # by the words about each
     "64 × 512": "ladder_036_from_10_h200",
     "1 × 512": "ladder_single_from_10_h200",
     "`random:gpt2-medium`, 64 × 512, tiles by the rule": "scheduler_medium_h200",
-    "the same, tiles of 25 seconds of search": "scheduler_medium_tuned_h200",
+    "the same, tiles of {} seconds of search": "scheduler_medium_tuned_h200",
 }
+TILES_RECORD = "tiles_medium_h200"  # of that search
 PEERS_RECORDS = (
     "peers_036_h100",
     "peers_062_h100",
@@ -243,13 +245,26 @@ def replicas_of(record: ReplicasRecord) -> str:
 
 def h200_table() -> str:
     """A Markdown table of what the last rung of each record decodes, and the share of that GPU's limit."""
-    rows = {}
+    rows, seconds = {}, load(TILES_RECORD).seconds
     for label, name in H200_RECORDS.items():
         record = load(name)
         rung = list(record.rates)[-1]
         share = f"{100 * record.share_of_limit(rung):.0f} %"
-        rows[label] = {"rung": rung, "decode tokens/s": f"{record.rate(rung):,.0f}", "of the limit": share}
+        rate = f"{record.rate(rung):,.0f}"
+        rows[label.format(seconds)] = {"rung": rung, "decode tokens/s": rate, "of the limit": share}
     return markdown(pd.DataFrame(rows).T.rename_axis("on an NVIDIA H200"))
+
+
+def installation_line() -> str:
+    """A sentence: the disk and the minutes that an installation took, with either build of PyTorch."""
+    cuda, cpu = (
+        "{gigabytes} GB of disk (torch {torch}, {minutes} minutes on {machine}, {date})".format(**build)
+        for build in json.loads((ROOT / "data" / "installation.json").read_text("utf-8"))
+    )
+    return (
+        f"PyTorch is most of the installation. On Linux it comes with CUDA: {cuda}. With PyTorch's CPU build "
+        f"it is {cpu}."
+    )
 
 
 def gpu_tests_line() -> str:
@@ -280,6 +295,7 @@ MADE: dict[str, Callable[[], str]] = {
     "replicas": lambda: "\n\n".join(map(replicas_of, load_all("replicas").values())),
     "fleet": lambda: markdown(load("fleet").steady_table()),
     "fleet growth": lambda: markdown(load("fleet").growth_table()),
+    "installation": installation_line,
     "gpu tests": gpu_tests_line,
     "faults": lambda: markdown(reliability.faults_table()),
     "floods": lambda: markdown(reliability.floods_table()),

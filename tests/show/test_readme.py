@@ -1,4 +1,4 @@
-"""What README.md, BENCHMARKS.md and RELIABILITY.md show is what was recorded."""
+"""What README.md, INSTALL.md, BENCHMARKS.md and RELIABILITY.md show is what was recorded."""
 
 import re
 
