@@ -1,6 +1,7 @@
 """Lesson 17: an engine that drafts by the reader's functions, and its tokens beside those without drafts."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -8,7 +9,6 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from labkit.bench.drafts import NGRAMS
 from labkit.engine import CacheConfig, InferenceEngine, SamplingParams
 from labkit.engine.step.verify import VerifyStep
 from labkit.kernels.verify_rows import NOT_MADE
@@ -19,6 +19,7 @@ from labkit.learn.lesson_16.gate import check_text
 
 Drafts = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 Accepted = Callable[[Tensor, Tensor], Tensor]
+NGRAMS = replace(FINISHED.options, speculation="ngrams")
 BLOCK_SIZE = 4
 TEXTS = ("To be, or not to be", "the king, the king, the", "O Romeo, Romeo! wherefore art thou Romeo?")
 GREEDY = SamplingParams(40, stop_on_eos=False)

@@ -121,8 +121,8 @@ def check_accepted(accepted: Accepted) -> Report:
 
     def trial() -> None:
         for drafts, made in drawn_answers():
-            sides = accepted(drafts.clone(), made.clone()), right(drafts, made), drafts, made
-            for row in zip(*(side.tolist() for side in sides), strict=True):
+            kept = accepted(drafts.clone(), made.clone())
+            for row in zip(kept.tolist(), drafts.tolist(), made.tolist(), strict=True):
                 check_kept(*row)
 
     def on_device() -> None:
@@ -133,15 +133,20 @@ def check_accepted(accepted: Accepted) -> Report:
     return noted(proven("my_accepted", trials, proof), "17", "my_accepted", accepted)
 
 
-def check_kept(found: list[int], expected: list[int], drafts: list[int], made: list[int]) -> None:
-    """Raise BrokenContract unless a request gets the tokens that it should."""
-    if found != expected:
-        kept, right = ([token for token in row if token != NOT_MADE] for row in (found, expected))
+def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
+    """Raise BrokenContract unless a request gets what was made as long as the draft before it is right, and
+    NOT_MADE after that."""
+    right = [made[0]]
+    for j, draft in enumerate(drafts):
+        if draft == NO_DRAFT or draft != made[j]:
+            break
+        right.append(made[j + 1])
+    if kept != [*right, *[NOT_MADE] * (len(made) - len(right))]:
         raise BrokenContract(
             "all right drafts before the first wrong one are kept, and the token after them, and no other: "
-            f"of the drafts {drafts} and the tokens {made}, {kept} are kept, expected {right}. Draft j is "
-            "right if it is `made[:, j]`; -1 is no draft. What the model made after a wrong draft, it made "
-            "after a text that does not exist."
+            f"of the drafts {drafts} and the tokens {made}, {[t for t in kept if t != NOT_MADE]} are kept, "
+            f"expected {right}. Draft j is right if it is `made[:, j]`; -1 is no draft. What the model made "
+            "after a wrong draft, it made after a text that does not exist."
         )
 
 

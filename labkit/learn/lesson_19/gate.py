@@ -179,15 +179,17 @@ def check_admit(admit: Admit) -> Report:
         for unfinished, more, limit in sorted(draws, key=lambda draw: (draw[1] > draw[2], sum(draw))):
             unfinished = min(unfinished, limit)
             status = admit(unfinished, more, limit)
-            expected = 200 if unfinished + more <= limit else 429
+            expected, rule = 200, "what there is room for is let in"
             if more > limit:
                 expected = 400
+                rule = "what can never be served is refused for good, as 429 brings a client back"
+            elif unfinished + more > limit:
+                expected = 429
+                rule = "a request for which there is no room now gets 429, before it begins"
             if status != expected:
                 raise BrokenContract(
-                    "what there is room for is let in, a request for which there is no room now gets 429, "
-                    "and what can never be served gets 400, as 429 brings a client back: with "
-                    f"{unfinished} answers unfinished, {more} more asked for and a limit of {limit} it "
-                    f"answers {shown(status)}, expected {expected}."
+                    f"{rule}: with {unfinished} answers unfinished, {more} more asked for and a limit of "
+                    f"{limit} it answers {shown(status)}, expected {expected}."
                 )
 
     report = proven("admit", [trial], f"{NUM_DRAWN} random loads.")

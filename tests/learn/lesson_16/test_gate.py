@@ -25,7 +25,9 @@ MISTAKES = [
     (BOUND, "largest / 2 + ", "", "no error is larger than the bound"),
     (BOUND, "key_scales.amax(dim=-1) / 2", "key_scales.amax(dim=-1)", "and not much more"),
     (QUANTIZE, "2.0**-126", "1e-8", "is -4.365e-31 and reads as -0"),
+    (QUANTIZE, "amax(dim=-1)", "amax(dim=2)", "raised IndexError"),
     (BOUND, "return largest", "return float('nan') * largest", "the bound says nan"),
+    (BOUND, "value_scales.amax(dim=-1)", "value_scales.mean(dim=-1)", "no error is larger than the bound"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(NOTEBOOK, MISTAKES)

@@ -28,8 +28,10 @@ MISTAKES = [
     (SHARD, "layer.attention_out.bias if is_first else None", "layer.attention_out.bias",
      "the bias of attention_out is in the sum 2 times"),
     (SHARD, "layer.mlp_out.bias if is_first else None", "None", "in the sum 0 times"),
+    (SHARD, "heads(layer.qkv.bias)", "layer.qkv.bias", "raised RuntimeError"),
     (LAYER, "x = x + ranks.sum(out)", "x = ranks.sum(x + out)", "was added 2 times, and the second 1"),
     (LAYER, "x = x + ranks.sum(out)", "x = ranks.sum(out)", "a sum stands directly after a product"),
+    (LAYER, "return x + ranks.sum(out)", "x + ranks.sum(out)", "raised TypeError"),
     (LAYER, "return x + ranks.sum(out)", "return ranks.sum(x + out)", "was added 1 times, and the second 2"),
     (LAYER, "return x + ranks.sum(out)", "return x + out", "and 1 sums were made"),
     (LAYER, "layer.attention_out(layer.attend(layer.qkv(x)))\n    x = x + ranks.sum(out)",
@@ -37,6 +39,7 @@ MISTAKES = [
     (LAYER, "x = x + ranks.sum(out)", "x = x + rank.sum(out)", "raised NameError"),
     (ORDER, "return 0, -seen, load, turn", "return 0, seen, load, turn", "then the longest prefix, then the"),
     (ORDER, "return 0, -seen, load, turn", "return 0, -seen, load, -turn", "whoever was chosen longer ago"),
+    (ORDER, "return 1, load, turn", "return", "raised TypeError"),
     (ORDER, "return 1, load, turn", "return 1, turn", "the smaller one comes first"),
     (ORDER, "if load > most", "if load > most + 1", "load comes first"),
 ]  # fmt: skip

@@ -45,9 +45,9 @@ MISTAKES = [
     (LEAVING, "stream.close", "await anext(stream, None)\n        stream.close", "blocks within one step"),
     (LEAVING, "    pass", "    [stream.close() for stream in streams]", "that is there keeps its answer"),
     (LEAVING, WAIT, "    for _ in range(3):\n        await receive()", "that is there keeps its answer"),
-    (ADMIT, "unfinished + asked <= limit", "unfinished < limit", "it answers 200, expected 429"),
-    (ADMIT, "<= limit", "< limit", "it answers 429, expected 200"),
-    (ADMIT, "    if asked > limit:\n        return 400\n", "", "it answers 429, expected 400"),
+    (ADMIT, "unfinished + asked <= limit", "unfinished < limit", "for which there is no room now gets 429"),
+    (ADMIT, "<= limit", "< limit", "what there is room for is let in"),
+    (ADMIT, "    if asked > limit:\n        return 400\n", "", "what can never be served"),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(
