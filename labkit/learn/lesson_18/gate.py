@@ -4,6 +4,7 @@ E embedding, H heads, D head size, F inner values of the MLP, T tokens.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -11,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from labkit.engine import SamplingParams
+from labkit.engine import InferenceEngine, SamplingParams
 from labkit.engine.step.fused import FusedDeviceStep
 from labkit.kernels import RowStatistics
 from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.gate import NUM_TOKENS, TEXTS, Report, texts_of, trained_model
+from labkit.learn.gates.gate import Report, trained_model
 from labkit.learn.lesson_16.gate import check_text
 from labkit.learn.lesson_18.pair import Pair
 from labkit.learn.steps import noted
@@ -26,7 +27,15 @@ from labkit.model.ranks import Ranks
 from labkit.parallel import ParallelEngine, TorchRanks, cut_model
 from labkit.parallel.shards import CutLayer, LayerMatrices
 
+TEXTS = ("To be, or not to be", "O Romeo", "The king is")
+PARAMS = SamplingParams(8, stop_on_eos=False)
 SIZES = ((2, 4), (4, 4), (3, 4))  # heads and their size: one each, two each, two and one
+SAME = {
+    "attention_out": "a rank has the queries, keys and values of the same heads, and the columns that take "
+    "them",
+    "mlp_out": "a rank has the columns of mlp_out that take its own inner values",
+}
+IN_THREE = "The rows of qkv are all queries, then all keys, then all values: cut each of the three."
 PAIR = Pair()
 
 
@@ -155,10 +164,8 @@ def check_sums(whole: LayerMatrices, parts: Sequence[LayerMatrices], num_heads: 
                     f"the sum {times} times. One rank has it, and the others have None."
                 )
         raise BrokenContract(
-            "a rank has the queries, keys and values of the same heads, and of heads and inner values the "
-            f"columns that take them: of {num_heads} heads, the sum of what the ranks make in {name} is "
-            f"{total[0, 0]:.4f}, expected {right[0, 0]:.4f}. The rows of qkv are all queries, then all keys, "
-            "then all values: cut each of the three."
+            f"{SAME[name]}: of {num_heads} heads, the sum of what the ranks make is {total[0, 0]:.4f}, "
+            f"expected {right[0, 0]:.4f}. {IN_THREE if name == 'attention_out' else ''}"
         )
 
 
@@ -216,11 +223,15 @@ def check_made(made: Tensor, x: Tensor, whole: Layer, num_sums: int, firsts: Seq
     expected = one_layer(whole, x)
     if torch.allclose(made, expected, rtol=1e-4, atol=1e-4):
         return
-    for times in ((n, n), (n, 1), (1, n)):
+    for times, which in (
+        ((n, n), "both residuals are"),
+        ((n, 1), "the first residual is"),
+        ((1, n), "the second residual is"),
+    ):
         if torch.allclose(made, one_layer(whole, x, *times), rtol=1e-4, atol=1e-4):
             raise BrokenContract(
-                f"the residual is added once: of {n} ranks, the first residual was added {times[0]} times, "
-                f"and the second {times[1]}. Sum what the product makes, and add the residual afterwards."
+                f"the residual is added once: {which} in the sum, so {n} ranks have added it {n} times. Sum "
+                "what the product makes, and add the residual afterwards."
             )
     raise BrokenContract(
         f"a sum stands directly after a product that is cut by inputs: {num_sums} sums were made, "
@@ -248,12 +259,18 @@ def step_with(part: MyLayer, ranks: Ranks) -> type[FusedDeviceStep]:
 
 def check_engine(engine: ParallelEngine) -> None:
     """Raise BrokenContract, on the first rank, unless an engine on two ranks makes the tokens of one."""
-    params = SamplingParams(NUM_TOKENS, stop_on_eos=False)
-    made = engine.lead_or_follow(lambda: engine.generate(TEXTS, params))
+    made = engine.lead_or_follow(lambda: engine.generate(TEXTS, PARAMS))
     if made is None:
         return
-    for text, completion, expected in zip(TEXTS, made, texts_of(FINISHED.options), strict=True):
+    for text, completion, expected in zip(TEXTS, made, text_of_one(), strict=True):
         check_text("two processes make the tokens of one:", text, completion.token_ids, expected)
+
+
+@cache
+def text_of_one() -> list[tuple[int, ...]]:
+    """The tokens that one process makes."""
+    engine = InferenceEngine(trained_model(), FINISHED.options, device="cpu", dtype=torch.float32)
+    return [each.token_ids for each in engine.generate(TEXTS, PARAMS)]
 
 
 # --- broken on purpose, without an error --------------------------------------------------------------------

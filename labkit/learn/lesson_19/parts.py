@@ -14,8 +14,8 @@ import openai
 
 from labkit.engine import CacheConfig, Completion, InferenceEngine, SamplingParams, SchedulerConfig
 from labkit.engine.text_decoder import TextDecoder
+from labkit.errors import CheckpointError
 from labkit.learn.kept import is_written
-from labkit.learn.lesson_15.costs import chat_model
 from labkit.model import LanguageModel, load_model
 from labkit.model.chat import ChatTemplate
 from labkit.model.tokenizer import Tokenizer
@@ -206,7 +206,10 @@ def own_engine(model: LanguageModel, max_batch_size: int = 8, **cache: Any) -> I
 
 def talking_model() -> LanguageModel:
     """The small chat model where it is installed; otherwise the shipped one, which goes on with a text."""
-    return chat_model() or load_model("data/tiny-gpt2")
+    try:
+        return load_model("smollm2-135m")
+    except CheckpointError:
+        return load_model("data/tiny-gpt2")
 
 
 def events(stream: bytes) -> Iterator[dict[str, Any] | str]:
