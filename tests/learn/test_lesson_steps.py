@@ -90,12 +90,12 @@ UNFILLED = {
     ],
     "16": [
         "a value is off by half a step of its own head at most",
-        "The scales of the keys belong inside of the softmax",
+        "The whole numbers were taken as they are: no scale is used yet.",
         "no error is larger than the bound",
     ],
     "17": [
-        "drafts are what follows the latest earlier place of the last two tokens",
-        "all right drafts before the first wrong one are kept, and the token after them",
+        "There is no draft at all.",
+        "the token after the last kept draft is kept, too",
         "the step's first row and all kept drafts stay in the cache",
         "the account holds what drafts brought and cost",
     ],

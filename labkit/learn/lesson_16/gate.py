@@ -29,6 +29,11 @@ SIZES = (0.01, 0.1, 1e-30, 100, 1e-9)  # of heads
 MOVES = (0.001, 0.3, 0.9)  # of a score by half a step of its key: the parts of a bound count in turn
 TEXTS = ("To be, or not to be", "O Romeo", "The king is")
 NUM_TOKENS = 8
+UNSCALED = "The whole numbers were taken as they are: no scale is used yet."
+SCALED = (
+    "The scales of the keys belong inside of the softmax, and those of the values behind it. The weights no "
+    "longer add up to 1 then, and must not: do not divide by their sum again."
+)
 
 
 # --- step 1: whole numbers and scales -------------------------------------------------------------------
@@ -68,15 +73,19 @@ def check_heads(quantize: Quantize, heads: Tensor, words: str) -> None:
     """Raise BrokenContract unless heads are numbers and scales near to what they were."""
     numbers, scales = quantize(heads.clone())
     check_shape("scales", scales, heads.shape[:-1])
-    if not (scales >= LEAST_SCALE).all():  # or where one is no number
+    if not numbers.isfinite().all():
         raise BrokenContract(
-            f"zeros stay zeros, and no scale is below 2.0**-126: of {words}, one is {scales.min():g}. The "
-            "largest value of a head of zeros is 0, and 0 / 0 is no number: keep scales above 0. So small a "
-            "number may be taken for 0."
+            f"zeros stay zeros: of {words}, some numbers are not finite. The largest value of a head of "
+            "zeros is 0, and 0 / 0 is no number: keep scales above 0."
+        )
+    if (scales < LEAST_SCALE).any():
+        raise BrokenContract(
+            f"no scale is below 2.0**-126: of {words}, one is {scales.min():g}. So small a number may be "
+            "taken for 0."
         )
     read = numbers.double() * scales.double()[..., None]
     largest = heads.double().abs().amax(-1, keepdim=True).expand(heads.shape)
-    for place in (~((read - heads).abs() <= 0.51 * largest / MOST)).nonzero().tolist()[:1]:
+    for place in ((read - heads).abs() > 0.51 * largest / MOST).nonzero().tolist()[:1]:
         raise BrokenContract(
             f"a value is off by half a step of its own head at most: of {words}, value {place} is "
             f"{heads[*place]:.4g} and reads as {read[*place]:.4g}. The largest value of head {place[:-1]} is "
@@ -152,11 +161,12 @@ def check_attend(attend: Attend, quantize: Quantize) -> Report:
             check_shape("the result", made, expected.shape)
             close = torch.isclose(made.double(), expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
             for place in (~close).nonzero().tolist()[:1]:
+                ones = torch.ones_like(draw.key_scales)
+                unscaled = attention_in_float64(draw.query, draw.keys, ones, draw.values, ones)
                 raise BrokenContract(
                     f"a score is multiplied by its key's scale, a weight by its value's: {draw.words}, value "
-                    f"{place} is {made[*place]:.5f}, expected {expected[*place]:.5f}. The scales of the keys "
-                    "belong inside of the softmax, and those of the values behind it. The weights no longer "
-                    "add up to 1 then, and must not: do not divide by their sum again."
+                    f"{place} is {made[*place]:.5f}, expected {expected[*place]:.5f}. "
+                    f"{UNSCALED if torch.allclose(made.double(), unscaled) else SCALED}"
                 )
 
     proof = f"{NUM_DRAWS} random draws against float64; in an engine of rung 16, its text."

@@ -23,9 +23,10 @@ from labkit.watch import OperatorCounter
 TakeBack = Callable[[int, int, list[int], int], tuple[int, list[int]]]
 Balance = Callable[[], DraftBalance]  # or a class of the reader's with the same two methods
 NUM_DRAWS = 60
-PLACES = (
+NONE = "There is no draft at all. If `start` is right, `is_draft` must say what is one."
+SOME = (
     "A place has two tokens before it and lies before the end, and a draft begins there. It lies inside of "
-    "the text, and within the limit: `is_draft` must say what is one."
+    "the text, and within the limit."
 )
 
 
@@ -66,7 +67,7 @@ def check_drafts(find: Drafts) -> Report:
                     raise BrokenContract(
                         "drafts are what follows the latest earlier place of the last two tokens, up to the "
                         f"text's end: of the text {row[:length]} with a limit of {limit}, the drafts are "
-                        f"{drafts}, expected {right}. {PLACES}"
+                        f"{drafts}, expected {right}. {SOME if max(drafts) >= 0 else NONE}"
                     )
 
     proof = f"{NUM_DRAWS} batches of random texts; in an engine, rung 14's tokens in fewer steps."
@@ -98,6 +99,15 @@ def check_on_device(part: Callable) -> None:
 
 
 # --- step 2: which are kept -----------------------------------------------------------------------------
+
+KEPT_HINT = (
+    "What the model made after a wrong draft, it made after a text that does not exist. And -1 is no draft, "
+    "whatever was made there."
+)
+LAST_HINT = (
+    "The model has made it in the same step, from right tokens alone. If `is_kept` has `<=`, `num_right` is "
+    "too small: draft j is compared with `made[:, j]`."
+)
 
 
 def drawn_answers() -> Iterator[tuple[Tensor, Tensor]]:
@@ -142,11 +152,13 @@ def check_kept(kept: list[int], drafts: list[int], made: list[int]) -> None:
             break
         right.append(made[j + 1])
     if kept != [*right, *[NOT_MADE] * (len(made) - len(right))]:
+        tokens = [token for token in kept if token != NOT_MADE]
+        contract, hint = "all right drafts before the first wrong one are kept, and no other", KEPT_HINT
+        if tokens and tokens == right[:-1]:
+            contract, hint = "the token after the last kept draft is kept, too", LAST_HINT
         raise BrokenContract(
-            "all right drafts before the first wrong one are kept, and the token after them, and no other: "
-            f"of the drafts {drafts} and the tokens {made}, {[t for t in kept if t != NOT_MADE]} are kept, "
-            f"expected {right}. Draft j is right if it is `made[:, j]`; -1 is no draft. What the model made "
-            "after a wrong draft, it made after a text that does not exist."
+            f"{contract}: of the drafts {drafts} and the tokens {made}, {tokens} are kept, expected "
+            f"{right}. {hint}"
         )
 
 

@@ -33,7 +33,7 @@ MISTAKES = [
      "        start = torch.where(is_match[:, p], p, start)", "whatever a text has"),
     (ACCEPTED, ".cumprod(dim=1)", "", "a text that does not exist"),
     (ACCEPTED, " & (drafts >= 0)", "", "-1 is no draft"),
-    (ACCEPTED, "<= num_right", "< num_right", "and the token after them, and no other"),
+    (ACCEPTED, "<= num_right", "< num_right", "the token after the last kept draft is kept, too"),
     (ACCEPTED, "made[:, :-1]", "made[:, 1:]", "[2, 2] are kept, expected [2, 2, 0]"),
     (ACCEPTED, "is_right.long().cumprod(dim=1).sum(dim=1)",
      "sum(is_right[:, : j + 1].all(dim=1).long() for j in range(drafts.shape[1]))", ""),
