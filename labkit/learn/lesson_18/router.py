@@ -1,8 +1,8 @@
-"""Lesson 18: a router's order, held against its contract and tried on simulated replicas."""
+"""Lesson 18: a router's order, held against its contracts and tried on simulated replicas."""
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
@@ -33,7 +33,7 @@ def prefix_alone(load: int, most: int, seen: int, turn: int) -> tuple[int, ...]:
     return -seen, load, turn
 
 
-# --- the contract -------------------------------------------------------------------------------------------
+# --- contracts ----------------------------------------------------------------------------------------------
 
 
 class Replica(NamedTuple):
@@ -47,28 +47,40 @@ class Replica(NamedTuple):
     def words(self) -> str:
         return f"a replica with load {self.load}, seen {self.seen} and turn {self.turn}"
 
-    def key(self, order: Order, most: int) -> tuple[int, ...]:
-        """By what it is sorted, where so many requests are few enough."""
-        return order(self.load, most, self.seen, self.turn)
+
+# Of two replicas, when the first must come first: by a sentence.
+CONTRACTS: dict[str, Callable[[Replica, Replica, int], bool]] = {
+    "load comes first": lambda a, b, most: a.load <= most < b.load,
+    "of those with few enough requests, the longest prefix wins": lambda a, b, most: (
+        max(a.load, b.load) <= most and a.seen > b.seen
+    ),
+    "then the smaller load wins, and whoever was chosen longer ago": lambda a, b, most: (
+        load_then_prefix(a.load, most, a.seen, a.turn) < load_then_prefix(b.load, most, b.seen, b.turn)
+    ),
+}
+
+
+def pairs() -> Iterator[tuple[Replica, Replica, int]]:
+    """Random replicas, and the load up to which one has few enough requests."""
+    draw = random.Random(18)
+    for _ in range(NUM_DRAWS):
+        most = draw.randint(2, 9)
+        a, b = (Replica(draw.randint(0, 2 * most), draw.randint(0, 3), draw.randint(0, 9)) for _ in range(2))
+        yield from ((a, b, most), (b, a, most))
 
 
 def check_order(order: Order) -> Report:
-    """Whether a router's order keeps its contract, and what it reuses on simulated replicas."""
+    """Whether a router's order keeps its contracts, and what it reuses on simulated replicas."""
 
     def trial() -> None:
-        draw = random.Random(18)
-        for _ in range(NUM_DRAWS):
-            most = draw.randint(2, 9)
-            a, b = (
-                Replica(draw.randint(0, 2 * most), draw.randint(0, 3), draw.randint(0, 9)) for _ in range(2)
-            )
-            first, second = a.key(order, most), b.key(order, most)
-            if a.key(load_then_prefix, most) < b.key(load_then_prefix, most) and not first < second:
-                raise BrokenContract(
-                    "load comes first, then the longest prefix, then the smaller load, and then whoever was "
-                    f"chosen longer ago: up to {most} requests are few enough, and {a.words} comes after "
-                    f"{b.words}. Their keys are {first} and {second}, and the smaller one comes first."
-                )
+        for contract, better in CONTRACTS.items():
+            for a, b, most in pairs():
+                first, second = (order(each.load, most, each.seen, each.turn) for each in (a, b))
+                if better(a, b, most) and not first < second:
+                    raise BrokenContract(
+                        f"{contract}: up to {most} requests are few enough, and {a.words} comes after "
+                        f"{b.words}. Their keys are {first} and {second}, and the smaller one comes first."
+                    )
 
     report = proven("my_order", [trial], f"{NUM_DRAWS} random pairs of replicas.")
     if report.ok:

@@ -37,10 +37,11 @@ MISTAKES = [
     (LAYER, "layer.attention_out(layer.attend(layer.qkv(x)))\n    x = x + ranks.sum(out)",
      "layer.attention_out(ranks.sum(layer.attend(layer.qkv(x))))\n    x = x + out", "are different values"),
     (LAYER, "x = x + ranks.sum(out)", "x = x + rank.sum(out)", "raised NameError"),
-    (ORDER, "return 0, -seen, load, turn", "return 0, seen, load, turn", "then the longest prefix, then the"),
+    (ORDER, "return 0, -seen, load, turn", "return 0, seen, load, turn", "the longest prefix wins"),
+    (ORDER, "return 0, -seen, load, turn", "return 0, -seen, turn", "then the smaller load wins"),
     (ORDER, "return 0, -seen, load, turn", "return 0, -seen, load, -turn", "whoever was chosen longer ago"),
     (ORDER, "return 1, load, turn", "return", "raised TypeError"),
-    (ORDER, "return 1, load, turn", "return 1, turn", "the smaller one comes first"),
+    (ORDER, "return 1, load, turn", "return 1, turn", "then the smaller load wins"),
     (ORDER, "if load > most", "if load > most + 1", "load comes first"),
 ]  # fmt: skip
 
