@@ -8,6 +8,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,17 @@ from labkit.engine import CacheConfig, InferenceEngine, SamplingParams, Schedule
 from labkit.engine.parts import NO_PARTS, Part
 from labkit.ladder import LADDER
 from labkit.learn.exercise import BrokenContract
-from labkit.learn.gates.gate import NUM_TOKENS, TEXTS, Report, proven, trained_model
+from labkit.learn.gates.gate import (
+    NUM_MOVES,
+    NUM_TOKENS,
+    SEEDS,
+    TEXTS,
+    Report,
+    proven,
+    small_model,
+    trained_model,
+)
+from labkit.learn.gates.schedule import Schedule
 from labkit.learn.lesson_16.gate import check_text
 from labkit.learn.steps import noted
 from labkit.model import Attend, LanguageModel, Network
@@ -34,6 +45,7 @@ OPTIONS = replace(RUNG.options, layer_kernels="separate")
 ROUNDING = 1e-3  # of a scale: a quotient in float32 may fall on either side of a half
 PER_LAYER = 1e-3  # of a product's size: sums in another order
 OF_LOGITS = 0.02  # of their spread, as root mean square; the package's layer is off by a quarter of that
+PER_WEIGHT = 1.05  # bytes, with scales, biases and norms
 
 Quantize = Callable[[Tensor], tuple[Tensor, Tensor]]
 MakeLayer = Callable[[nn.Linear], nn.Module]
@@ -138,13 +150,11 @@ def check_quantize(part: Quantize) -> Report:
 
 def check_numbers(what: str, weight: Tensor, numbers: Tensor, scale: Tensor) -> None:
     """Raise BrokenContract unless int8 numbers times the scales of their rows are near to a weight."""
-    found = numbers.dtype, (*numbers.shape,), (*scale.shape,)
-    expected = torch.int8, (*weight.shape,), (len(weight), 1)
-    if found != expected:
-        raise BrokenContract(
-            "numbers are int8, with one scale per row: type and shape of the numbers, and the shape of the "
-            f"scales, are {found} for {what}, expected {expected}."
-        )
+    if numbers.dtype != torch.int8:
+        raise BrokenContract(f"numbers are int8: for {what} they are {numbers.dtype}, expected torch.int8.")
+    shapes, wanted = (tuple(numbers.shape), tuple(scale.shape)), (tuple(weight.shape), (len(weight), 1))
+    if shapes != wanted:
+        raise BrokenContract(f"one scale per row: shapes for {what} are {shapes}, expected {wanted}.")
     if not (torch.isfinite(scale) & (scale > 0)).all():
         raise BrokenContract(
             f"a scale is a finite number above 0: for {what} they are {scale.flatten().tolist()}. A row of "
@@ -189,11 +199,14 @@ def check_layers(make_layer: MakeLayer) -> None:
 
 def check_held(what: str, most: int, layer: nn.Module) -> None:
     """Raise BrokenContract if a layer's tensors have more bytes than these."""
-    if (held := sum(tensor.nbytes for tensor in (*layer.parameters(), *layer.buffers()))) > most:
+    tensors = (*layer.parameters(), *layer.buffers())
+    if (held := sum(t.nbytes for t in tensors)) > most:
+        hint = "None of its tensors is torch.int8: fill in step 1 first."
+        if any(t.dtype == torch.int8 for t in tensors):
+            hint = "Keep neither the old layer nor its matrix."
         raise BrokenContract(
             f"8 bits per weight are held, and nothing else: {what} holds {held} bytes, expected {most}: a "
-            "byte per weight, a scale per row, and the bias. Keep neither the old layer nor its matrix, and "
-            "have the numbers in torch.int8, as step 1 makes them."
+            f"byte per weight, a scale per row, and the bias. {hint}"
         )
 
 
@@ -202,7 +215,7 @@ def check_product(what: str, linear: nn.Linear, made: Tensor, x: Tensor) -> None
     numbers, scale = quantize(linear.weight.detach())
     bias = None if linear.bias is None else linear.bias.detach().double()
     expected = F.linear(x.double(), numbers.double() * scale.double(), bias)
-    if (made.shape, made.dtype) != (expected.shape, x.dtype):
+    if made.shape != expected.shape or made.dtype != x.dtype:
         raise BrokenContract(
             f"a layer's product: of {what}, it is {tuple(made.shape)} in {made.dtype}, expected "
             f"{tuple(expected.shape)} in {x.dtype}, which is the input's."
@@ -220,8 +233,8 @@ def check_product(what: str, linear: nn.Linear, made: Tensor, x: Tensor) -> None
 
 
 def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> Report:
-    """Whether an engine whose model's matrices are such layers is right: the layer alone, then logits, tokens
-    and blocks. parts: the engine's, by option, in place of the package's."""
+    """Whether an engine whose model's matrices are such layers is right: the layer alone, then bytes, logits,
+    tokens, blocks. parts: the engine's, by option, in place of the package's."""
     found: list[str] = []
 
     def trial() -> None:
@@ -229,6 +242,11 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
         after = int8_model(before, make_layer)
         num_weights = sum(m.weight.numel() for m in before.network.modules() if isinstance(m, nn.Linear))
         held = decode_weight_bytes(after.network) / num_weights
+        if not 1 <= held <= PER_WEIGHT:
+            raise BrokenContract(
+                f"8 bits per weight are held: a step of this model reads {held:.2f} bytes per weight of its "
+                f"matrices, expected 1 to {PER_WEIGHT}."
+            )
         off = {text: logits_off(before, after, text) for text in TEXTS}
         for text, share in off.items():
             if not share <= OF_LOGITS:
@@ -237,9 +255,11 @@ def check_model(make_layer: MakeLayer, parts: Mapping[str, Part] = NO_PARTS) -> 
                     f"spread, expected at most {100 * OF_LOGITS:.0f} %."
                 )
         num_same = check_tokens(before, after, parts)
+        check_schedules(make_layer, parts)
         found.append(
             f"{held:.2f} bytes per weight; logits are off by {100 * max(off.values()):.1f} % of their "
-            f"spread; {num_same} of {len(TEXTS)} greedy texts are those of float32."
+            f"spread; {num_same} of {len(TEXTS)} greedy texts are those of float32; {len(SEEDS)} random "
+            "schedules."
         )
 
     report = proven("model", [partial(check_layers, make_layer), trial], "")
@@ -261,16 +281,33 @@ def check_tokens(before: LanguageModel, after: LanguageModel, parts: Mapping[str
     """How many texts are those of the model before. Raises BrokenContract unless the engine makes what its
     own model makes without a cache."""
     prompts = [after.tokenizer.encode(text) for text in TEXTS]
-    engine = InferenceEngine(
-        after, OPTIONS, device="cpu", dtype=torch.float32, parts=parts, cache=CacheConfig(block_size=4)
-    )
+    engine = engine_of(after, parts, cache=CacheConfig(block_size=4))
     done = engine.generate(prompts, SamplingParams(NUM_TOKENS, stop_on_eos=False))
     own, floats = (dense_tokens(model, prompts, NUM_TOKENS) for model in (after, before))
-    engine.check_integrity()
     about = "the engine's tokens are those that its model makes without a cache:"
     for text, completion, expected in zip(TEXTS, done, own, strict=True):
         check_text(about, text, completion.token_ids, expected)
     return sum(mine == wanted for mine, wanted in zip(own, floats, strict=True))
+
+
+def check_schedules(make_layer: MakeLayer, parts: Mapping[str, Part]) -> None:
+    """Raise BrokenContract if a request of a random schedule gets other tokens than alone, or a block is
+    lost."""
+    model = int8_model(small_model(), make_layer)
+
+    def alone(prompt: tuple[int, ...], params: SamplingParams) -> tuple[int, ...]:
+        return dense_tokens(model, [prompt], params.max_new_tokens)[0]
+
+    for seed in SEEDS:
+        cache = CacheConfig(block_size=4, max_blocks_per_layer=12, max_prefix_entries=3)
+        scheduler = SchedulerConfig(max_batch_size=4, decode_first=bool(seed % 2))
+        engine = engine_of(model, parts, cache=cache, scheduler=scheduler)
+        Schedule(engine, alone, (), seed).play(NUM_MOVES)
+
+
+def engine_of(model: LanguageModel, parts: Mapping[str, Part], **settings: Any) -> InferenceEngine:
+    """An engine of OPTIONS with these parts, on a CPU in float32."""
+    return InferenceEngine(model, OPTIONS, device="cpu", dtype=torch.float32, parts=parts, **settings)
 
 
 # --- what it costs ----------------------------------------------------------------------------------------
