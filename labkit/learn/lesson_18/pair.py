@@ -1,7 +1,7 @@
 """Two processes of this machine that stay, joined by gloo over its loopback, and prove parts of the reader's.
 
-Each is told its tasks through a pipe, and ends when that is closed. The ranks' own messages go through a port,
-and no message makes them run anything.
+Each is told its tasks through a pipe, and ends when that is closed. The ranks' own messages go through a
+port, and no message makes them run anything.
 """
 
 import contextlib
