@@ -192,11 +192,13 @@ class Lab(Desk):
         """Write your parts' sources to notebooks/mine/, for later lessons, and print what the gate says of
         them: what it refuses is kept as well. Nothing there runs by itself.
 
-        Raises OptionError, with nothing written, if one of them cannot be kept.
+        Raises OptionError, with nothing written, if one of them cannot be kept or there is none.
         """
         number = self.page.number
+        if not parts:
+            raise OptionError("keep needs the parts, each by its name, as the lesson's last cell has them")
         written = keep_all(number, parts)
-        if parts and number in GATES and parts.keys() <= set(GATES[number].parts):
+        if number in GATES and parts.keys() <= set(GATES[number].parts):
             print(self.check(**parts))
         return written
 

@@ -64,6 +64,7 @@ CASES = [
         ("here.check", "proves block_tables", lambda _, bad: HERE.check(**bad), NAMES),
         ("here.check", "has no gate", lambda _, bad: LAST.check(**bad), NAMES),
         ("here.keep", "block_tables", lambda _, bad: HERE.keep(block_tables=bad), NO_SOURCE),
+        ("here.keep", "keep needs the parts", lambda _, bad: HERE.keep(**bad), {"none": {}}),
         ("keep, option", "cannot be kept as", lambda _, bad: keep_all("01", {bad: SOUND}), FILE_NAMES),
         ("show_source", "has no source", lambda _, bad: show_source(bad), NOT_SHOWN),
         ("show_diff", "has no source", lambda _, bad: show_diff(uses_data, bad), NOT_SHOWN),

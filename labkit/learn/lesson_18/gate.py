@@ -19,7 +19,7 @@ from labkit.ladder import FINISHED, LADDER
 from labkit.learn.exercise import BrokenContract
 from labkit.learn.gates.gate import Report, trained_model
 from labkit.learn.lesson_16.gate import check_text
-from labkit.learn.lesson_18.pair import Pair
+from labkit.learn.lesson_18.pair import Pair, serve, swapped
 from labkit.learn.steps import noted
 from labkit.model import LanguageModel
 from labkit.model.decoder_weights import LayerWeights, LinearWeights
@@ -36,7 +36,7 @@ SAME = {
     "mlp_out": "a rank has the columns of mlp_out that take its own inner values",
 }
 IN_THREE = "The rows of qkv are all queries, then all keys, then all values: cut each of the three."
-PAIR = Pair()
+PAIR = Pair("labkit.learn.lesson_18.gate")
 
 
 class Layer(NamedTuple):
@@ -70,12 +70,12 @@ def layer_of(weights: LayerWeights, attend: Callable[[Tensor], Tensor]) -> Layer
 
 def check_shard(part: CutLayer) -> Report:
     """Whether two processes, each with its part of a layer as a function cuts it, are one whole layer."""
-    return noted(PAIR.prove(shard_trial, part), "18", "my_shard", part)
+    return noted(PAIR.prove("shard", part), "18", "my_shard", part)
 
 
 def check_layer(part: MyLayer) -> Report:
     """Whether a layer has its sums over two processes where they belong."""
-    return noted(PAIR.prove(layer_trial, part), "18", "my_layer", part)
+    return noted(PAIR.prove("layer", part), "18", "my_layer", part)
 
 
 # --- step 1, in each process --------------------------------------------------------------------------------
@@ -111,35 +111,38 @@ def random_layer(num_heads: int, head_dim: int) -> LayerMatrices:
 
 def check_shapes(mine: LayerMatrices, num_heads: int, head_dim: int, rank: int) -> None:
     """Raise BrokenContract unless the shapes of a rank's part fit each other."""
-    E, rows, inner = num_heads * head_dim, len(mine.qkv.weight), len(mine.mlp_in.weight)
-    words = f"of {num_heads} heads of {head_dim}, rank {rank}"
-    if rows % (3 * head_dim):
+    E, D, (rows, inputs) = num_heads * head_dim, head_dim, mine.qkv.weight.shape
+    words = f"of {num_heads} heads of {D}, rank {rank}"
+    if inputs != E or mine.mlp_in.weight.shape[1] != E:
+        raise BrokenContract(
+            "what makes heads and inner values is cut by outputs, which are the rows of its weight: "
+            f"{words} has qkv {[rows, inputs]} and mlp_in {[*mine.mlp_in.weight.shape]}, whose inputs are "
+            f"cut. Every rank has all {E} values of x, and makes some of the outputs."
+        )
+    if rows % (3 * D):
         raise BrokenContract(
             f"a rank has whole heads: {words} has {rows} rows of queries, keys and values, which are "
-            f"{rows / 3 / head_dim:.3g} heads. Cut inside a head, no rank could compute its scores."
+            f"{rows / 3 / D:.3g} heads. Cut inside a head, no rank could compute its scores."
         )
-    expected = {
-        "qkv": [rows, E],
-        "attention_out": [E, rows // 3],
-        "mlp_in": [inner, E],
-        "mlp_out": [E, inner],
-    }
-    for name, shape in expected.items():
-        if (found := [*getattr(mine, name).weight.shape]) != shape:
+    width, inner = rows // 3, len(mine.mlp_in.weight)
+    wanted = {"attention_out": [E, width], "mlp_out": [E, inner]}
+    for name, expected in wanted.items():
+        if (found := [*getattr(mine, name).weight.shape]) != expected:
             raise BrokenContract(
-                "what makes heads and inner values is cut by outputs, which are the rows of its weight, and "
-                f"what takes them by inputs, which are its columns: {words} has {name} {found}, expected "
-                f"{shape}."
+                "what takes heads and inner values is cut by inputs, which are the columns of its weight: "
+                f"{words} has {name} {found}, expected {expected}. It multiplies "
+                "what this rank has made, and makes a part of every output."
             )
 
 
 def check_heads(parts: Sequence[LayerMatrices], num_heads: int, head_dim: int) -> None:
     """Raise BrokenContract unless all ranks' parts together have every head once."""
-    owned = (
-        ("heads", num_heads, [len(mine.qkv.weight) // 3 // head_dim for mine in parts]),
-        ("inner values", 4 * num_heads * head_dim, [len(mine.mlp_in.weight) for mine in parts]),
-    )
-    for noun, whole, found in owned:
+    heads = [len(mine.qkv.weight) // 3 // head_dim for mine in parts]
+    inner = [len(mine.mlp_in.weight) for mine in parts]
+    for found, whole, noun in (
+        (heads, num_heads, "heads"),
+        (inner, 4 * num_heads * head_dim, "inner values"),
+    ):
         if sum(found) != whole:
             raise BrokenContract(
                 f"each head and each inner value belongs to one rank: of {whole} {noun}, the ranks have "
@@ -189,9 +192,8 @@ def layer_trial(part: MyLayer, ranks: TorchRanks) -> None:
     with patch.object(ranks, "sum", wraps=ranks.sum) as summed:
         made = part(x.clone(), layer_of(mine, values_alone), ranks)
     first = f"{made[0, 0]:.4f}"
-    ranks.tell(first)  # a message, for a rank that waits in a sum meets nobody here
-    firsts = first, ranks.hear()
-    check_made(made, x, layer_of(whole, values_alone), summed.call_count, firsts)
+    _, other = swapped(ranks, [True, first])
+    check_made(made, x, layer_of(whole, values_alone), summed.call_count, (first, other))
     step = step_with(part, ranks)
     engine = ParallelEngine(
         model, ranks, LADDER["09"].options, dtype=torch.float32, parts={"layer_kernels": step}
@@ -276,11 +278,8 @@ def text_of_one() -> list[tuple[int, ...]]:
 # --- broken on purpose, without an error --------------------------------------------------------------------
 
 
-def shard(
-    layer: LayerMatrices, num_heads: int, rank: int, size: int, adds_biases: bool = False
-) -> LayerMatrices:
-    """Whole heads, inner values, and the biases of sums on the first rank, or where they are asked for."""
-    adds_biases = adds_biases or rank == 0
+def shard(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
+    """Whole heads, inner values, and the biases of sums on the first rank."""
 
     def heads(tensor: Tensor) -> Tensor:
         return tensor.unflatten(0, (3, num_heads, -1)).tensor_split(size, dim=1)[rank].flatten(0, 2)
@@ -290,17 +289,20 @@ def shard(
     return LayerMatrices(
         qkv=LinearWeights(*map(heads, layer.qkv)),
         attention_out=LinearWeights(
-            by_head.tensor_split(size, dim=1)[rank].flatten(1),
-            layer.attention_out.bias if adds_biases else None,
+            by_head.tensor_split(size, dim=1)[rank].flatten(1), None if rank else layer.attention_out.bias
         ),
         mlp_in=LinearWeights(*(each.tensor_split(size)[rank] for each in layer.mlp_in)),
-        mlp_out=LinearWeights(inner, layer.mlp_out.bias if adds_biases else None),
+        mlp_out=LinearWeights(inner, None if rank else layer.mlp_out.bias),
     )
 
 
 def bias_on_every_rank(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
     """The cut is right, but every rank has the biases of the sums."""
-    return shard(layer, num_heads, rank, size, adds_biases=True)
+    mine = shard(layer, num_heads, rank, size)
+    return mine._replace(
+        attention_out=mine.attention_out._replace(bias=layer.attention_out.bias),
+        mlp_out=mine.mlp_out._replace(bias=layer.mlp_out.bias),
+    )
 
 
 def cut_in_the_middle(layer: LayerMatrices, num_heads: int, rank: int, size: int) -> LayerMatrices:
@@ -320,3 +322,7 @@ def one_rank_forgets(x: Tensor, layer: Layer, ranks: Ranks) -> Tensor:
     x = x + ranks.sum(layer.attention_out(layer.attend(layer.qkv(x))))
     out = layer.mlp_out(layer.mlp_in(x))
     return x + (out if ranks.rank else ranks.sum(out))
+
+
+if __name__ == "__main__":
+    serve({"shard": shard_trial, "layer": layer_trial})

@@ -1,30 +1,32 @@
 """Two processes of this machine that stay, joined by gloo over its loopback, and prove parts of the reader's.
 
-Each is told its tasks through a pipe, and ends when that is closed. The ranks' own messages go through a
-port, and no message makes them run anything.
+The first one reads tasks from its standard input, a line of JSON each, tells them to the other, and prints a
+line with what both found. They end when their input ends. What they run lies in a folder that only this user
+can write to: the ranks' messages go through a port, and no message makes them run anything else.
 """
 
 import contextlib
+import itertools
+import json
 import os
-import signal
+import queue
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-from unittest.mock import patch
-
-from torch.distributed import TCPStore
 
 from labkit.errors import OptionError, RankError
 from labkit.learn.gates.gate import Report, proven
 from labkit.learn.kept import Kept, text_of
 from labkit.parallel import TorchRanks
+from labkit.paths import ROOT
 
 SIZE = 2
+ANSWER = "answer: "  # begins the one line of a task; gloo prints lines of its own
 SOON = 10.0  # seconds that a rank waits for the other
 ANSWERED_IN = 120.0  # seconds that we wait for both
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -36,100 +38,130 @@ Trial = Callable[[Any, TorchRanks], None]  # of a part, on each rank; raises Bro
 class Pair:
     """The two processes, which are started when they are first asked, and again after one of them failed."""
 
-    def __init__(self) -> None:
-        self._ranks: dict[Connection, Any] = {}  # the processes, each by its pipe
+    def __init__(self, module: str) -> None:
+        """module: whose `main` is a rank."""
+        self.module = module
+        self._numbers = itertools.count()
+        self._job: subprocess.Popen | None = None
+        self._said: queue.Queue[str | None] = queue.Queue()
 
-    def prove(self, trial: Trial, part: Callable) -> Report:
-        """What both ranks say of a part in a trial. It never raises, but for an interrupt."""
+    @cached_property
+    def folder(self) -> tempfile.TemporaryDirectory:
+        """Where the parts are, for as long as this process lives."""
+        return tempfile.TemporaryDirectory(prefix="labkit-")
+
+    def prove(self, trial: str, part: Callable) -> Report:
+        """What both ranks say of a part in a trial, which they know by name. It never raises, but for an
+        interrupt."""
         name = part.__name__
         try:
             source = text_of("18", name, part)
         except OptionError as error:
             return Report(False, f"{name}: {error}")
+        number = next(self._numbers)
+        late = f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
+        (Path(self.folder.name) / f"part_{number}.py").write_text(source, encoding="utf-8")
         try:
-            answers = self._ask(trial, name, source)
-        except (OSError, EOFError):
-            self.close()
-            late = f"{name}: the two processes did not answer within {ANSWERED_IN:.0f} seconds, or died."
-            return Report(False, late)
+            answer = self._ask({"trial": trial, "name": name, "number": number})
         except BaseException:
             self.close()
             raise
-        if not all(is_alive for _, is_alive in answers):
+        answer = answer or {"ok": False, "text": late, "is_alive": False}
+        if not answer["is_alive"]:
             self.close()
-        # What is wrong is told first, and before that one has waited for the other.
-        return min((report for report, _ in answers), key=lambda each: (each.ok, "RankError" in each.text))
+        return Report(answer["ok"], answer["text"])
 
-    def _ask(self, *task: Any) -> list[tuple[Report, bool]]:
-        """Both answers. Raises OSError if one comes too late, and EOFError if a process has died."""
-        if not self._ranks:
-            self._start()
-        for pipe in self._ranks:
-            pipe.send(task)
-        answers: dict[Connection, tuple[Report, bool]] = {}
-        while waiting := self._ranks.keys() - answers.keys():
-            ready = wait(waiting, ANSWERED_IN)
-            if not ready:
-                raise TimeoutError
-            answers |= {pipe: pipe.recv() for pipe in ready}
-        return [answers[pipe] for pipe in self._ranks]
+    def _ask(self, task: dict[str, Any]) -> dict[str, Any] | None:
+        job = self._job or self._start()
+        try:
+            job.stdin.write(json.dumps(task) + "\n")
+            job.stdin.flush()
+            line = self._said.get(timeout=ANSWERED_IN)
+        except (queue.Empty, BrokenPipeError):
+            return None
+        return None if line is None else json.loads(line)
 
-    def _start(self) -> None:
-        spawn = get_context("spawn")
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        together = {
-            "WORLD_SIZE": str(SIZE),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self._store.port),
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is ours, as it is torchrun's
-            "GLOO_SOCKET_IFNAME": LOOPBACK,
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-        }
-        for rank in range(SIZE):
-            here, there = spawn.Pipe()
-            process = spawn.Process(target=serve, args=(there,), daemon=True)
-            # Without a main module: a script that asks for a proof would run again in each process.
-            no_main = patch.dict(sys.modules, __main__=ModuleType("__main__"))
-            with no_main, patch.dict(os.environ, together | {"RANK": str(rank)}):
-                process.start()
-            there.close()
-            self._ranks[here] = process
+    def _start(self) -> subprocess.Popen:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={SIZE}"]
+        paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        env = {"GLOO_SOCKET_IFNAME": LOOPBACK, **os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""}
+        self._job = job = subprocess.Popen(
+            [*torchrun, "-m", self.module, self.folder.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=env,
+            start_new_session=True,  # a notebook's interrupt is for the notebook
+        )
+        self._said = said = queue.Queue()
+
+        def read() -> None:
+            for line in job.stdout:
+                if line.startswith(ANSWER):
+                    said.put(line.removeprefix(ANSWER))
+            said.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        return job
 
     def close(self) -> None:
         """End the processes, if there are any."""
-        for pipe, process in self._ranks.items():
-            process.kill()
-            process.join()
-            pipe.close()
-        self._ranks = {}
+        job, self._job = self._job, None
+        if job is None:
+            return
+        job.terminate()  # torchrun ends its ranks
+        try:
+            job.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            job.kill()
+            job.wait()
+        for end in (job.stdin, job.stdout):
+            with contextlib.suppress(OSError):
+                end.close()
 
 
 # --- in each of the two -------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection) -> None:
-    """Be a rank: prove what is told, until the other end of the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a notebook's interrupt is for the notebook
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for printed in (1, 2):  # by gloo, and by the reader's part
-        os.dup2(nowhere, printed)
-    ranks, is_alive = TorchRanks("cpu", timeout=SOON), True
-    with contextlib.suppress(EOFError):
-        while is_alive:
-            report = report_of(ranks, *pipe.recv())
-            try:
-                ranks.check()
-            except RankError:  # one has failed in the middle of something: nothing more is done together
-                is_alive = False
-            pipe.send((report, is_alive))
-        pipe.recv()
-    ranks.leave()
+def serve(trials: dict[str, Trial]) -> None:
+    """Be a rank: prove what is told, until the first one's input ends."""
+    ranks = TorchRanks("cpu", timeout=SOON)
+    is_alive = True
+    while is_alive and (task := next_task(ranks)) is not None:
+        with contextlib.redirect_stdout(sys.stderr):  # what the reader's part prints
+            report = report_of(task, trials, ranks)
+        answers = [[report.ok, report.text]]
+        try:
+            answers.append(swapped(ranks, answers[0]))
+            ranks.check()
+        except RankError:  # one has failed in the middle of something: nothing more is done together
+            is_alive = False
+        if ranks.rank == 0:  # what is wrong is told first, and before that one has waited for the other
+            ok, text = min(answers, key=lambda answer: (answer[0], "RankError" in answer[1]))
+            print(ANSWER + json.dumps({"ok": ok, "text": text, "is_alive": is_alive}), flush=True)
+    if is_alive:
+        ranks.leave()
 
 
-def report_of(ranks: TorchRanks, trial: Trial, name: str, source: str) -> Report:
+def next_task(ranks: TorchRanks) -> dict[str, Any] | None:
+    """The next task, told to all; None when there is none."""
+    if ranks.rank == 0:
+        line = sys.stdin.readline() or "null"
+        ranks.tell(line)
+    else:
+        line = ranks.hear()
+    return json.loads(line)
+
+
+def swapped(ranks: TorchRanks, answer: list[Any]) -> list[Any]:
+    """The other rank's answer, a list of whether all is well and a text, for this one's. It comes as a
+    message: a rank that waits in a sum meets nobody here."""
+    ranks.tell(json.dumps(answer))
+    return json.loads(ranks.hear())
+
+
+def report_of(task: dict[str, Any], trials: dict[str, Trial], ranks: TorchRanks) -> Report:
     """What this rank says of a part."""
-    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
-        path = Path(folder) / "part.py"
-        path.write_text(source, encoding="utf-8")
-        return proven(name, [lambda: trial(Kept("18", name, path).load(), ranks)], PROOF)
+    part, path = task["name"], Path(sys.argv[1]) / f"part_{int(task['number'])}.py"
+    return proven(part, [lambda: trials[task["trial"]](Kept("18", part, path).load(), ranks)], PROOF)

@@ -22,7 +22,7 @@ MISTAKES = [
     (SHARD, "by_head.tensor_split(size, dim=1)[rank]", "by_head",
      "has attention_out [8, 8], expected [8, 4]"),
     (SHARD, "mlp_out.weight.tensor_split(size, dim=1)", "mlp_out.weight.tensor_split(size, dim=0)",
-     "takes them by inputs"),
+     "is cut by inputs"),
     (SHARD, "mlp_out.weight.tensor_split(size, dim=1)[rank]",
      "mlp_out.weight.tensor_split(size, dim=1)[1 - rank]", "take its own inner values"),
     (SHARD, "layer.attention_out.bias if is_first else None", "layer.attention_out.bias",
@@ -69,19 +69,16 @@ def kills_one(x, layer, ranks):
 
 def test_no_check_waits_for_ever_and_the_next_one_starts_anew():
     """The lesson itself shows the sentence for a rank that does not come."""
-    report = gate.PAIR.prove(gate.layer_trial, kills_one)
+    report = gate.PAIR.prove("layer", kills_one)
     assert not report.ok and re.search("gone|did not come|died", report.text), report.text
-    assert gate.PAIR.prove(gate.layer_trial, two_sums).ok
+    assert gate.PAIR.prove("layer", two_sums).ok
 
 
 def test_the_processes_end_with_the_one_that_asks():
-    assert gate.PAIR.prove(gate.layer_trial, two_sums).ok
-    ranks = gate.PAIR._ranks
-    for pipe in ranks:
-        pipe.close()
-    for process in ranks.values():
-        process.join(timeout=60)
-    assert [process.exitcode for process in ranks.values()] == [0, 0]
+    assert gate.PAIR.prove("layer", two_sums).ok
+    job = gate.PAIR._job
+    job.stdin.close()
+    assert job.wait(timeout=60) == 0
     gate.PAIR.close()
 
 
@@ -91,4 +88,4 @@ def test_a_part_that_cannot_be_told_to_others_is_refused():
     def uses_the_notebook(x, layer, ranks):
         return local
 
-    assert "uses local" in gate.PAIR.prove(gate.layer_trial, uses_the_notebook).text
+    assert "uses local" in gate.PAIR.prove("layer", uses_the_notebook).text
