@@ -211,3 +211,11 @@ def launches_proven(engine: InferenceEngine, sent_once: Collection[str] = SENT_O
         replaced(step.slots, "send_rows", noting(_check_once)) if is_ours else nullcontext(),
     ):
         yield ()
+
+
+def wrong_padding(engine: InferenceEngine) -> str:
+    """The length of the padding slot, if it is not what it always is."""
+    slots = engine.decode_step.slots
+    padding_slot = len(slots.slot_mapping)
+    there = slots.context_lens[padding_slot].item()
+    return "" if there == -1 else f"context_lens[{padding_slot}] is {there}, expected -1."

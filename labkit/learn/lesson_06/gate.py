@@ -11,10 +11,16 @@ from labkit.engine.parts import Part
 from labkit.ladder import LADDER
 from labkit.learn.gates import Gate, Report
 from labkit.learn.gates.gate import Build, small_model
-from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven
-from labkit.learn.gates.schedule import telling
+from labkit.learn.gates.resident import MIXED, SENT_ONCE, launches_proven, wrong_padding
+from labkit.learn.gates.schedule import Invariant, telling
 from labkit.learn.steps import STEPS, noted
 from labkit.watch import PlantedError, planted_failure
+
+EMPTY_PADDING = Invariant(
+    "the padding slot stays empty",
+    wrong_padding,
+    "Nothing is ever sent to it: it is the slot after the last, and no request has it.",
+)
 
 
 def joins_one_by_one(build: Build, sent_once: Collection[str]) -> None:
@@ -47,9 +53,10 @@ def gate_of(sent_once: Collection[str]) -> Gate:
     return Gate(
         ("block_tables",),
         LADDER["05"].options,
-        watches=(partial(launches_proven, sent_once=sent_once),),
-        samplings=MIXED,
-        trials=(partial(joins_one_by_one, sent_once=sent_once),),
+        (EMPTY_PADDING,),
+        (partial(launches_proven, sent_once=sent_once),),
+        MIXED,
+        (partial(joins_one_by_one, sent_once=sent_once),),
     )
 
 

@@ -214,6 +214,12 @@ def beside_each_other(launches: list[StreamLaunch], num_rows: int) -> None:
             "wait for each other as on the rung below. A launch inside "
             "`with self.streams.launching_in(side):` is in the side stream, any other in the main stream."
         )
+    begun = [launch.rows for launch in of_layers if launch.kernel == "embed"]
+    if sum(begun) != num_rows:
+        raise BrokenContract(
+            f"each half is launched once: of {num_rows} rows, {sum(begun)} went into the layers, in "
+            f"{len(begun)} launches. Call `first` and `second` once each, and return what they returned."
+        )
     for first, second in ((here, there), (there, here)):
         waited_for = [launch for launch in first if second[0].is_behind(launch)]
         if len(waited_for) > len(first) / 2:

@@ -265,11 +265,20 @@ def check_rotation(kernel: Any) -> Report:
             alike = {
                 "It is stored as it came: nothing is rotated, or all by the angles of position 0. The new "
                 "token's position is the number of tokens in the cache.": heads.key,
+                "Here neighbours, numbers 2i and 2i + 1, are rotated, as in RoPE's paper. Hugging Face's "
+                "Llamas rotate number d with number d + D/2.": rotated_in_pairs(heads),
             }
             where = f"{heads.words}, of the key that is stored"
             check_numbers(ROTATION, where, key, right, alike, ROTATION_HINT)
 
     return report_on("rotation", kernel, trial, head=kernel)
+
+
+def rotated_in_pairs(heads: Heads) -> Tensor:
+    """The new key [1, G, D], each value 2i rotated with the next one."""
+    c, s = (table[heads.num_tokens] for table in (heads.transform.cos, heads.transform.sin))
+    first, second = heads.key[..., 0::2], heads.key[..., 1::2]
+    return torch.stack([first * c - second * s, second * c + first * s], dim=-1).flatten(-2)
 
 
 def check_group(kernel: Any) -> Report:

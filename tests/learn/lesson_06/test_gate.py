@@ -20,6 +20,11 @@ SENT = "        self.send_dirty(sessions, joined, changed)\n"
 TOKENS = f"""{SENT}        for request, session in zip(requests, sessions):
             self.last_token_ids[self.slot_of[session]] = request.output_token_ids[-1]
 """
+NO_PADDING = """    def __init__(self, *about):
+        super().__init__(*about)
+        self.context_lens.zero_()
+
+    def forget"""
 NEWCOMERS = "self.send_states({requests[b]: sessions[b] for b in joined})"
 ROW = "a row names the blocks that its request holds now found table"
 MISTAKES = [
@@ -38,6 +43,7 @@ MISTAKES = [
     (ONCE, "sessions != self.mapped", "set(sessions) - set(self.mapped)", "rows after the batch are padding"),
     (ONCE, SENT, TOKENS, "last_token_ids was sent for request"),
     (ONCE, "self.slot_of.pop(session, None)", "del self.slot_of[session]", "at `del self.slot_of[s"),
+    (ONCE, "    def forget", NO_PADDING, "context_lens[4] is 0, expected -1."),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

@@ -33,6 +33,7 @@ MISTAKES = [
     (WORKSPACES, "in lanes]", "in reversed(lanes)]", ""),
     (LANES, JOIN, "pass", "made by linear_residual"),
     (LANES, SIDE + HERE, HERE + SIDE, "embed in the side stream waits for 11 of the 11 kernels of"),
+    (LANES, "[here, there]", "[here, second()]", "of 4 rows, 6 went into the layers, in 3 launches."),
 ]  # fmt: skip
 
 shell, test_a_likely_mistake_is_refused_with_its_sentence = mistake_tests(

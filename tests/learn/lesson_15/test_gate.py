@@ -23,7 +23,7 @@ MISTAKES = [
     (RMS, "mean_of_squares + eps", "mean_of_squares", "is nan, expected 0.0000"),
     (RMS, "squares + counts * means * means", "squares", "add up to squares + counts * means * means"),
     (GATED, "tl.sigmoid(gate_tile) * up_tile", "tl.sigmoid(up_tile) * up_tile", "the first is the gate"),
-    (ROTATION, STEPS[ROTATION].pieces[0], IN_PAIRS, "are rotated in halves"),
+    (ROTATION, STEPS[ROTATION].pieces[0], IN_PAIRS, "neighbours, numbers 2i and 2i + 1, are rotated"),
     (ROTATION, "d < half, -sin, sin)", "d < half, sin, -sin)", "x[d] * cos - x[d + D/2] * sin"),
     (ROTATION, "position * half + tl.where", "tl.where", "all by the angles of position 0"),
     (ROTATION, "= position * half", "= (position + 1) * half", "at cos and sin [position * D/2 + d]"),
