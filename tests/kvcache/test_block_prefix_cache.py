@@ -49,7 +49,7 @@ def test_texts_that_begin_like_the_one_before_have_the_blocks_in_common_hashed_o
     assert prefix_cache.hashed == 3  # of which nothing had been found before it was kept
     for i in range(5):
         question = (*text(1, 2, 3, 50 + i), 9)
-        assert not prefix_cache.is_coming(question, [])
+        assert not prefix_cache.is_coming(question, [(10**6, *question[1:])])  # ends alike
         assert prefix_cache.lookup(question).num_tokens == 12
         compute(prefix_cache, manager, question, first=0).release()
     assert prefix_cache.hashed == 3 + 5 * 3  # the block of its own: asked for, looked up, kept
@@ -82,5 +82,5 @@ def test_eviction_looks_at_a_block_in_use_once_a_round_and_not_each_time(monkeyp
     monkeypatch.setattr(prefix_cache, "is_in_use", lambda entry: looked.append(entry) or is_in_use(entry))
     for _ in range(10):
         assert prefix_cache.evict_one()
-    assert len(looked) == 10 + 1
+    assert len(looked) == 10 + 1 and prefix_cache.num_evicted == 10
     session.release()

@@ -94,8 +94,8 @@ DAMAGE: dict[str, tuple[Damage, list[str]]] = {
 # Found when there is a module, which has shapes alone, and before it is filled.
 MISFITS: dict[str, tuple[Damage, list[str]]] = {
     "other positions": (
-        config_with(n_positions=P - 1),
-        [f"wpe.weight has shape [{P}, {E}], but config.json says it is [{P - 1}, {E}]"],
+        config_with(n_positions=P + 1),
+        [f"wpe.weight has shape [{P}, {E}], but config.json says it is [{P + 1}, {E}]"],
     ),
     "more bytes than can be counted": (config_with(n_embd=2**31 - 2), ["sizes of no network"]),
     "two tensors missing": (

@@ -164,7 +164,8 @@ class FusedDeviceStep(DeviceStep):
         if measured is None:
             return NO_TILES
         num_measured = sum(p.weight.shape in measured or p.weight.shape in TILES for p in products)
-        return f"measured for {num_measured} of {len(products)} products, the others' by rule"
+        others = ", the others' by rule" if num_measured < len(products) else ""
+        return f"measured for {num_measured} of {len(products)} products{others}"
 
     def __call__(self, batch_size: int, max_context_len: int, draws: Draws) -> Tensor:
         slots = self.slots

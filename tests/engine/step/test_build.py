@@ -167,3 +167,5 @@ def test_an_engine_takes_the_measured_tiles_that_are_there_when_it_is_made(monke
     assert taken and not {tile, tile._replace(split_k=2)} & set(taken)
     assert engine.stats().tiles == "measured for 2 of 4 products, the others' by rule"
     assert before.stats().tiles == "measured for 0 of 4 products, the others' by rule"
+    measured |= dict.fromkeys([(4 * E, E), (E, 4 * E)], measured[E, E])
+    assert make_engine(options=options).stats().tiles == "measured for 4 of 4 products"
