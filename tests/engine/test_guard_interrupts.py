@@ -80,6 +80,13 @@ def test_an_interrupt_anywhere_in_generate_costs_nothing_but_that_call(options):
     assert_no_block_is_lost(engine)
 
 
+def test_an_interrupt_ends_generate_after_the_step_in_which_it_came():
+    engine = make_engine()
+    with pytest.raises(KeyboardInterrupt), interrupted_at_line(300):
+        engine.generate(PROMPTS, EACH_PARAMS)
+    assert engine.stats().counters.steps == 1
+
+
 @pytest.mark.slow
 @on_every_engine
 def test_whoever_steps_on_after_interrupts_gets_every_token_once(options):
