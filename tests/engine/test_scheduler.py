@@ -57,6 +57,17 @@ def admit(scheduler):
     return ids(request for request, _, _ in admitted)
 
 
+def test_a_request_that_is_lost_or_that_nobody_asked_for_is_found_by_the_engines_proof():
+    engine = make_engine()
+    request_id = engine.add_request((1, 2, 3))
+    engine.check_integrity()
+    with patch.object(engine.scheduler, "waiting", {}), pytest.raises(AssertionError, match=r"but \[\] are"):
+        engine.check_integrity()
+    with patch.dict(engine.delivery.requests, clear=True), pytest.raises(AssertionError, match=r"\[0\] are"):
+        engine.check_integrity()
+    assert engine.cancel(request_id).finish_reason == "cancelled"
+
+
 def test_a_request_leaves_a_long_queue_without_being_looked_for():
     """Or closing a server would be quadratic in those who wait."""
 
