@@ -107,7 +107,7 @@ def draw_staircase(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
         f"host time per decode step of {batch_size} requests, the fastest of each run (µs)\n"
-        "×: as fast as the rung above (yours: as the package's). Blue: faster; red: slower; grey: cannot tell"
+        "×: as fast as the rung before (yours: the package's). Blue: faster; red: slower; grey: cannot tell"
     )
     first, *_, last = package
     gain = Comparison(first, last, tuple(package[first]), tuple(package[last]), {}, {}).speedup

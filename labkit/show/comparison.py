@@ -132,7 +132,7 @@ def draw_ladder(
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(
         f"{of}, each dot a run{' (logarithmic axis)' if start else ''}\n"
-        "blue: faster than the rung below; red: slower; grey: cannot tell"
+        "blue: faster than the rung before; red: slower; grey: cannot tell"
     )
     axes.set_title(ladder_title(medians, limit))
     return fig
@@ -191,4 +191,4 @@ def ladder_title(medians: Mapping[str, float], limit: float | None) -> str:
     limit."""
     (first, rate), *_, (last, reached) = medians.items()
     gained = f"Rung {first} to {last}: ×{reached / rate:.1f}"
-    return f"{gained}, which is {100 * reached / limit:.1f} % of the limit" if limit else gained
+    return f"{gained}, up to {100 * reached / limit:.1f} % of the limit" if limit else gained

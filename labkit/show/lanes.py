@@ -174,7 +174,7 @@ def draw_launches(kernels: int, eager_us: float, graph_us: float, gpu_us: float)
     )
     words = {
         "launch": "host: launches a kernel, or all at once",
-        "gpu": "GPU: runs the kernel of that number",
+        "gpu": "GPU: runs a kernel",
     }
     return draw_schedules(dict(zip(titles, (eager, graph), strict=True)), end=end, words=words)
 
@@ -264,7 +264,7 @@ def draw_request(stretches: Sequence[Stretch]) -> Figure:
     lanes = list(dict.fromkeys(stretch.lane for stretch in stretches))
     works = list(dict.fromkeys(stretch.work for stretch in stretches))
     boxes = [Box(lanes.index(s.lane), s.start, s.end, colour(works.index(s.work))) for s in stretches]
-    title = f"One request, from the socket to the model: {max(s.end for s in stretches):,.0f} ms"
+    title = f"One request, from its first byte to its last frame: {max(s.end for s in stretches):,.0f} ms"
     looks = {work: colour(i) for i, work in enumerate(works)} | {"waits": PALE}
     return draw_boxes({title: (lanes, boxes)}, "milliseconds since the client began to send", looks, 4)
 

@@ -28,7 +28,7 @@ def savings(before: HostTime, after: HostTime, store_us: float) -> dict[str, flo
     return {
         "one table": before.append_us - after.append_us + before.tables_us - after.tables_us,
         f"{before.num_layers} stores": stores,
-        "the rest, with begin": before.rest_us - after.rest_us - stores,
+        "the rest, with look-ups": before.rest_us - after.rest_us - stores,
     }
 
 

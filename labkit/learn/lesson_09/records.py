@@ -36,7 +36,7 @@ def gain_table(record: DeviceTimeRecord) -> pd.DataFrame:
         column = columns[f"B = {size}"] = {}
         for part in before:
             column[f"{part}, 08"], column[f"{part}, 09"] = round(before[part]), round(after[part])
-        column["GPU busy, times less"] = round(busy[size] / busy_after[size], 2)
+        column["GPU busy, 08 over 09"] = round(busy[size] / busy_after[size], 2)
     return pd.DataFrame(columns).map("{:g}".format).rename_axis("microseconds, rung")
 
 
