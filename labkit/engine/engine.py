@@ -263,7 +263,11 @@ class InferenceEngine:
         return [request.completion for request in requests if request.completion is not None]
 
     def stream(self, prompt: Prompt, params: SamplingParams = SamplingParams()) -> Iterator[Chunk]:
-        """Yield a request's text as it is made. Leaving the loop early cancels the request."""
+        """Yield a request's text as it is made.
+
+        Leaving the loop early cancels the request, and so does any error that comes out of it: another thread
+        that is inside the engine, too.
+        """
         return self._stream(self.check_prompt(prompt, params), params)
 
     def _stream(self, token_ids: tuple[int, ...], params: SamplingParams) -> Iterator[Chunk]:

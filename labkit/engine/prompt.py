@@ -142,7 +142,9 @@ def prompts_with_params(
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     has_items = isinstance(prompts, Iterable) and isinstance(prompts, Sized)
-    if isinstance(prompts, NO_LIST) or not has_items or getattr(prompts, "ndim", 1) == 0:
+    ndim = getattr(prompts, "ndim", 1)
+    is_table = ndim != 1 and not isinstance(prompts, np.ndarray | Tensor)  # its items are columns' names
+    if isinstance(prompts, NO_LIST) or not has_items or ndim == 0 or is_table:
         raise RequestError(f"prompts must be a list of prompts, not {shown(prompts)}")
     listed = first_of("prompts", prompts)
     if not isinstance(params, Sequence):
@@ -170,7 +172,8 @@ def first_of(name: str, items: Iterable, limit: int | None = None) -> tuple:
     try:
         if type(items) is list or type(items) is tuple:  # which need not be read one by one
             return tuple(items[:limit])
-        if isinstance(items, np.ndarray | Tensor):  # whose numbers one by one take 100 times as long
+        # Their numbers one by one take 100 times as long. (Times would become numbers.)
+        if isinstance(items, Tensor) or (isinstance(items, np.ndarray) and items.dtype.kind not in "mM"):
             return tuple(items[:limit].tolist())
         return tuple(islice(items, limit))
     except Exception as error:

@@ -16,9 +16,8 @@ from labkit.ladder import FINISHED, LADDER
 from labkit.serve.engine_client import EngineClient
 from labkit.serve.engine_process import FRAME_EVERY, EngineSettings, keep_all_there_is
 from labkit.serve.http import API_KEY, Server, api_key, app_over
-from labkit.serve.running import DrainingServer, logger
+from labkit.serve.running import A_DAY, DrainingServer, logger
 
-A_DAY = 86_400  # seconds
 MOST_REQUESTS = 1_000_000
 KEPT_OPEN = 75  # seconds without a request; clients use a connection again for up to a minute
 CAN_HAND_OVER = os.name == "posix"  # a socket, to a process that is started

@@ -135,8 +135,12 @@ class EngineClient:
         number = next(self._numbers)
         pending = Pending(asyncio.Queue[Item](), loop, request_id=number, params=params)
         if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
-            self._pool.submit(self._tokenize, pending, prompt)  # which may fail
             self._pending[number] = pending
+            try:
+                self._pool.submit(self._tokenize, pending, prompt)
+            except BaseException:
+                del self._pending[number]
+                raise
         else:
             token_ids = self.limits.check_prompt(prompt, params, self.voice.tokenizer)
             self._pending[number] = pending
@@ -146,6 +150,8 @@ class EngineClient:
 
     def _tokenize(self, pending: Pending, prompt: str) -> None:
         """In a thread of its own: turn a text into tokens, for the loop's thread to go on with."""
+        if pending.request_id not in self._pending:  # left while others were tokenized
+            return
         try:
             token_ids = self.limits.check_prompt(prompt, pending.params, self.voice.tokenizer)
         except BaseException as error:

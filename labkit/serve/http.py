@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from labkit.checks import shown
 from labkit.engine import (
     AsyncTokenStream,
     Chunk,
@@ -61,6 +62,8 @@ def make_app(
     With the environment variable LABKIT_API_KEY set, /v1 asks for that key.
     Raises what `StreamingServer` does, and OptionError for a name or a key that cannot be sent.
     """
+    api_key()  # a wrong one, or a wrong name, is told before the engine is taken
+    checked_name(name or "")
     server = StreamingServer(engine, max_inflight_requests=max_inflight_requests, tokenize_workers=1)
     return app_over(server, name)
 
@@ -70,10 +73,8 @@ def app_over(server: Server, name: str | None = None) -> Starlette:
 
     name, and what is raised: as for `make_app`.
     """
-    name, key = name or server.voice.name, api_key()
-    if not name.isprintable():
-        raise OptionError(f"the model's name for clients, {name!r}, has characters that cannot be printed")
-    door = Door(server, name)
+    key = api_key()
+    door = Door(server, checked_name(name or server.voice.name))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -92,8 +93,16 @@ def app_over(server: Server, name: str | None = None) -> Starlette:
     ]
     refusals = dict.fromkeys((LabkitError, 404, 405, Exception), door.refuse)
     app = Starlette(routes=routes, exception_handlers=refusals, lifespan=lifespan)
+    app.router.redirect_slashes = False  # to where a client's Host header says
     app.state.server, app.state.door = server, door
     return app
+
+
+def checked_name(name: object) -> str:
+    """The name. Raises OptionError for one that cannot be printed."""
+    if not isinstance(name, str) or not name.isprintable():
+        raise OptionError(f"the model's name for clients must be printable text, not {shown(name)}")
+    return name
 
 
 def api_key() -> str | None:
@@ -167,7 +176,7 @@ class Door:
     def _check_name(self, name: str) -> None:
         if name != self.name:
             raise ApiError(
-                404, f"no model {name!r} here: this server has {self.name!r}", "model", "model_not_found"
+                404, f"no model {shown(name)} here: this server has {self.name!r}", "model", "model_not_found"
             )
 
     async def refuse(self, request: Request, error: Exception) -> Response:
@@ -212,9 +221,8 @@ class Door:
             form.counted = streams if asked.body.stream_options.continuous_usage_stats else ()
             if not asked.body.stream:
                 completions = await self.collect(pieces, len(streams))
-                return JSONResponse(
-                    form.whole(completions, asked.body.n).model_dump(mode="json", exclude_unset=True)
-                )
+                whole = await form.whole(completions, asked.body.n)
+                return Response(whole, media_type="application/json")
             # Whatever is wrong with a request is known with its first token, and still gets its status.
             if (first := await anext(pieces, None)) is None:
                 raise ApiError(499, LEFT)

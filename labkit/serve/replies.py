@@ -3,6 +3,7 @@
 import json
 import time
 import uuid
+from asyncio import to_thread
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from labkit.serve.logprobs import ChatLogprobs, Spelling, TextLogprobs
 TEXT = "\0"  # where a frame's text goes; JSON writes it as an escape that no other field has
 LOGPROBS = "\1"  # where its log probabilities go
 USAGE = "\2"  # where the number of its answer's tokens so far goes
+NO_CHOICES = '"choices":[]'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -68,15 +70,25 @@ class TextForm:
         self.spelling = spelling
         self.created = int(time.time())
 
-    def whole(self, completions: Sequence[Completion], n: int) -> BaseModel:
-        """The reply with all answers. Raises ApiError if one of them ended by an error."""
+    async def whole(self, completions: Sequence[Completion], n: int) -> str:
+        """The JSON of the reply with all answers. Raises ApiError if one of them ended by an error.
+
+        Many log probabilities take seconds, so those of each answer are written in a thread, and others are
+        served meanwhile.
+        """
         choices = []
-        for index, done in enumerate(completions):
-            entries = self._logprobs()
-            logprobs = entries and entries.of(done.logprobs)
-            about = {"index": index, "finish_reason": finish_reason(done), "logprobs": logprobs}
-            choices.append(self.choice(done.text, about))
-        return self._reply(self.whole_type, choices, usage_of(completions, n))
+        for about in enumerate(completions):
+            choices.append(await to_thread(self._choice, *about) if self.spelling else self._choice(*about))
+        reply = self._reply(self.whole_type, [], usage_of(completions, n)).model_dump_json(exclude_unset=True)
+        before, _, after = reply.partition(NO_CHOICES)
+        return f"{before}{NO_CHOICES[:-1]}{','.join(choices)}]{after}"
+
+    def _choice(self, index: int, done: Completion) -> str:
+        """The JSON of one answer."""
+        entries = self._logprobs()
+        logprobs = entries and entries.of(done.logprobs)
+        about = {"index": index, "finish_reason": finish_reason(done), "logprobs": logprobs}
+        return self.choice(done.text, about).model_dump_json(exclude_unset=True)
 
     def choice(self, text: str, about: dict[str, Any]) -> BaseModel:
         """A whole answer. about: its index, finish reason and log probabilities."""

@@ -9,10 +9,13 @@ from types import FrameType
 import uvicorn
 from starlette.applications import Starlette
 
+from labkit.checks import is_number, require, shown
+from labkit.errors import OptionError
 from labkit.serve.http import Server
 
 logger = logging.getLogger("labkit.serve")
 SECONDS_TO_LEAVE = 5
+A_DAY = 86_400  # seconds
 
 
 class DrainingServer(uvicorn.Server):
@@ -67,11 +70,17 @@ class RunningServer(AbstractContextManager["RunningServer"]):
     machine, which no other machine can reach. Close it, or use it in a `with` block.
 
     drain: seconds that open answers have to end when it is closed.
+    Raises OptionError for another application, for one whose server is closed, and for a drain that is none.
     """
 
     def __init__(self, app: Starlette, drain: float = 30) -> None:
+        serving = getattr(getattr(app, "state", None), "server", None)
+        if serving is None or not serving.is_serving:
+            raise OptionError(f"app must be an application of make_app that was not closed, not {shown(app)}")
+        is_time = is_number(drain) and 0 <= drain <= A_DAY
+        require(OptionError, "drain", drain, is_time, f"a number of seconds from 0 to {A_DAY:,}")
         config = uvicorn.Config(app, "127.0.0.1", 0, http="h11", log_level="critical", access_log=False)
-        self.app, self.server = app, DrainingServer(config, app.state.server, drain)
+        self.app, self.server = app, DrainingServer(config, serving, drain)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         self.server.has_begun.wait()

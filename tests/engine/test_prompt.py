@@ -8,6 +8,7 @@ import pytest
 import torch
 from bad_values import Made, fresh, refused
 from helpers import CONFIG, GREEDY, ByteTokenizer, make_engine, tokens_alone, tokens_of
+from pandas import DataFrame
 from streaming_helpers import nobody_waits_for_ever  # noqa: F401  (an autouse fixture)
 
 from labkit import SamplingParams
@@ -81,6 +82,13 @@ def test_whole_numbers_in_their_order_are_a_prompt(prompt):
 def test_prompts_may_be_rows(kind):
     completions = make_engine().generate(kind([[1, 2, 3], [4, 5, 6]]), GREEDY)
     assert [c.prompt_token_ids for c in completions] == [(1, 2, 3), (4, 5, 6)]
+
+
+def test_what_only_looks_like_prompts_is_refused(engine):
+    with refused(RequestError, "prompts must be a list of prompts, not"):
+        engine.generate(DataFrame({"prompt": ["To be"], "answer": ["or not"]}), GREEDY)
+    with refused(RequestError, "is not a whole number"):
+        engine.generate([np.array([5, 6], "timedelta64[ns]")], GREEDY)
 
 
 @pytest.mark.parametrize("params", [None, "x", {}, 5])

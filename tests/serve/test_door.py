@@ -26,6 +26,7 @@ from labkit.serve.__main__ import is_loopback, main, make_parser
 from labkit.serve.errors import ApiError
 from labkit.serve.replies import LOGPROBS, TEXT, Frames
 from labkit.serve.requests import read_chat
+from labkit.serve.running import RunningServer
 
 GOOD = {"model": NAME, "prompt": [1, 2], "max_tokens": 2, "temperature": 0}
 REFUSED = {  # what a client sends, to which status and which field
@@ -133,7 +134,8 @@ def test_half_a_request_and_no_route_hurt_nobody(door):
         half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{")
     wait_for(lambda: 'status="499"' in httpx.get(f"{door.url}/metrics").text)  # and it is no error of ours
     assert 'status="500"' not in httpx.get(f"{door.url}/metrics").text
-    assert post(door, GOOD, "/v1/nothing").json()["error"]["message"].startswith("POST /v1/nothing")
+    for path in ("/v1/nothing", "/v1/completions/"):  # the second is sent nowhere else
+        assert post(door, GOOD, path).json()["error"]["message"].startswith(f"POST {path}")
     wrong = httpx.get(f"{door.url}/v1/completions")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert post(door, GOOD).status_code == 200
@@ -310,6 +312,44 @@ def test_a_key_or_a_name_that_no_client_can_send_is_refused(monkeypatch, key):
         monkeypatch.setenv("LABKIT_API_KEY", key)
         with pytest.raises(OptionError, match=r"^LABKIT_API_KEY is set to a key that"):
             http.app_over(server)  # and it is not shown
+
+
+def test_what_cannot_be_served_leaves_the_engine_to_others():
+    engine = make_engine()
+    for name in ("a\0b", 5, ["x"]):
+        with pytest.raises(OptionError, match="the model's name for clients must be printable text") as kept:
+            http.make_app(engine, name=name)
+        assert kept and engine.generate([[1, 2]])
+    with StreamingServer(engine) as server:
+        app = http.app_over(server)
+        for drain in ("x", -1, float("nan"), None):
+            with pytest.raises(OptionError, match="drain must be a number of seconds"):
+                RunningServer(app, drain)
+    for wrong in (app, None, 5):
+        with pytest.raises(OptionError, match="app must be an application of make_app"):
+            RunningServer(wrong)
+
+
+def test_a_text_whose_client_has_left_is_not_tokenized(door, monkeypatch):
+    client, asked, go_on = door.streaming, [], threading.Event()
+    check_prompt = type(client.limits).check_prompt
+
+    def waiting(limits, prompt, *args):
+        asked.append(prompt[0])
+        go_on.wait(10)
+        return check_prompt(limits, prompt, *args)
+
+    monkeypatch.setattr(type(client.limits), "check_prompt", waiting)
+    for first in "abc":
+        body = json.dumps(GOOD | {"prompt": first + " " * engine_client.LONG_TEXT})
+        with socket.create_connection(door.server.servers[0].sockets[0].getsockname()) as leaving:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            leaving.sendall(f"{head}{body}".encode())
+            wait_for(lambda: client.num_unfinished == 1 and asked)
+        wait_for(lambda: client.num_unfinished == 0)
+    go_on.set()
+    assert post(door, GOOD | {"prompt": "d" * (engine_client.LONG_TEXT + 1)}).status_code == 400
+    assert asked == ["a", "d"]
 
 
 def test_a_key_is_asked_for_where_there_is_one(monkeypatch):

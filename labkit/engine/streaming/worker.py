@@ -117,6 +117,8 @@ class Worker:
 
     def tokenize(self, submission: Submission, prompt: Prompt, params: SamplingParams) -> None:
         """Turn a prompt into token ids, for the worker's thread to add or, if it is refused, to end."""
+        if submission not in self._unfinished:  # left while others were tokenized
+            return
         try:
             token_ids = self.engine.check_prompt(prompt, params)
         except BaseException as error:

@@ -36,7 +36,9 @@ def joins_one_by_one(build: Build, sent_once: Collection[str]) -> None:
     def join(num_tokens: int) -> None:
         engine.add_request((1, 2, 3), SamplingParams(num_tokens, stop_on_eos=False))
 
-    story = " (In this trial one slot has a request of 14 tokens; in the other, requests of two follow each other.)"
+    story = (
+        " (In this trial one slot has a request of 14 tokens. In the other, short ones follow each other.)"
+    )
     with telling(lambda: story), launches_proven(engine, sent_once):
         for num_tokens in (2, 14, *[2] * 8):
             join(num_tokens)

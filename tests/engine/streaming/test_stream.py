@@ -167,17 +167,30 @@ def test_after_its_end_a_stream_stays_ended_and_closing_does_nothing(submit_to):
     assert server.engine.stats().counters.finished == {"length": 2}
 
 
-def test_a_stream_closed_while_it_is_tokenized_never_reaches_the_engine(monkeypatch):
-    engine = make_engine()
+def test_a_stream_closed_before_its_text_is_tokenized_never_reaches_the_engine(monkeypatch):
+    engine, asked = make_engine(), []
     check_prompt, go_on = engine.check_prompt, threading.Event()
-    monkeypatch.setattr(engine, "check_prompt", lambda *args: (go_on.wait(TIMEOUT), check_prompt(*args))[1])
+
+    def waiting(*args):
+        asked.append(args[0])
+        go_on.wait(TIMEOUT)
+        return check_prompt(*args)
+
+    monkeypatch.setattr(engine, "check_prompt", waiting)
     with serving(engine, tokenize_workers=1, max_inflight_requests=1) as server:
-        server.submit("To be", LONG).close()
-        wait_for(lambda: not server.worker._unfinished)  # there is room again before the tokens are ready
+        closed = [server.submit("To be", LONG)]
+        wait_for(lambda: asked)
+        for text in ("left", "too"):
+            closed[-1].close()
+            wait_for(lambda: not server.worker._unfinished)  # there is room again before the tokens are ready
+            closed.append(server.submit(text, LONG))
+        closed[-1].close()
+        wait_for(lambda: not server.worker._unfinished)
         stream = server.submit("or not", GREEDY)
         go_on.set()
         (completion,) = [chunk.completion for chunk in read(stream) if chunk.completion]
     assert completion.request_id == 0
+    assert [text for text in asked if isinstance(text, str)] == ["To be", "or not"]
     assert engine.stats().counters.finished == {"length": 1}
 
 
