@@ -178,7 +178,7 @@ class Flags:
         return make_record(self.kind, device, bandwidth, settings | more, samples)
 
     def write(self, record: Record) -> None:
-        """Write a record if there is a file for it, and say where it is and what draws it."""
+        """Write a record if there is a file for it, and say where it is and what shows it."""
         if self.json:
             write_record(record, self.json)
             tell(record, self.json)

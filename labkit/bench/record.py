@@ -158,8 +158,8 @@ def own_target(kind: str, device: torch.device) -> Path:
 
 
 def tell(record: Record, path: Path) -> None:
-    """Say where a record is and what draws it."""
+    """Say where a record is and what shows it."""
     print(f"Record: {path}")
     if record.kind in DRAWN:
         here = "" if path.resolve().parent == paths.RESULTS else " Put it into data/results first."
-        print(f"To see it: run {DRAWN_IN}; *Every machine, yours among them* draws it.{here}")
+        print(f"To see it: run {DRAWN_IN}; *Every machine, yours among them* shows it.{here}")

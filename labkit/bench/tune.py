@@ -255,5 +255,5 @@ class Tune(ModelFlags):
         if not found:
             return
         keep_table(path, [timed_tile(each, dtype) for each in found])
-        print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` says so.")
+        print(f"Kept: {path}. An engine takes them when it is made, and `engine.stats().tiles` counts them.")
         self.record_if_asked(found, dtype=name_of(dtype))

@@ -150,8 +150,8 @@ def laptop_line() -> str:
     step = record.whole_run_comparison(first, last)
     return (
         f"Rung {last} serves {record.num_requests} short questions behind one system prompt "
-        f"×{step.speedup:.1f} as fast as rung {first} does, on an {record.host.device} with "
-        f"{record.host.threads} of PyTorch's threads."
+        f"{step.speedup:.1f} times as fast as rung {first}, on an {record.host.device}, with PyTorch on "
+        f"{record.host.threads} thread{'s' * (record.host.threads > 1)}."
     )
 
 

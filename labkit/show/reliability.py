@@ -61,7 +61,8 @@ def http_flood_table() -> pd.DataFrame:
     """A row per number of the flood over HTTP."""
     record = load(HTTP_FLOOD_RECORD)
     (flood,) = record.samples
-    ended = {f"a client {kind}": num for kind, num in Counter(flood["ended"]).items()}
+    words = {"leaves before": "leaves before any text", "leaves amid": "leaves in the middle of the text"}
+    ended = {f"a client {words.get(kind, kind)}": num for kind, num in Counter(flood["ended"]).items()}
     counts = {
         "streams open at once": flood["most_open"],
         **ended,

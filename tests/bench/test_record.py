@@ -153,7 +153,7 @@ def test_a_command_ends_by_saying_where_its_record_is_and_what_draws_it(results,
     *_, said, seen = capsys.readouterr().out.splitlines()
     path = results / "host_time_intel_core_i7_1185g7_3_00ghz.json"
     assert path.is_file() and said == f"Record: {path}"
-    assert seen.startswith(f"To see it: run {record.DRAWN_IN};") and seen.endswith("draws it.")
+    assert seen.startswith(f"To see it: run {record.DRAWN_IN};") and seen.endswith("shows it.")
     assert "Every machine, yours among them" in (paths.ROOT / record.DRAWN_IN).read_text(encoding="utf-8")
     bench(monkeypatch, f"{line} --json {results}/../other.json")
-    assert capsys.readouterr().out.endswith("draws it. Put it into data/results first.\n")
+    assert capsys.readouterr().out.endswith("shows it. Put it into data/results first.\n")

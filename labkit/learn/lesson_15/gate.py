@@ -37,7 +37,7 @@ from labkit.watch.launches import device_step_of
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}  # sums in another order are right, too; 16 bits on the way are not
 # Few prompts with few tokens each: a CPU interprets the reader's kernels, program by program.
-# Three requests, because one or two may take another way through the layers.
+# Three requests, because a single one may take another way through the layers.
 PROMPTS = ((1, 2, 3), (7, 8, 9, 7, 8, 9, 7), (5,))
 NUM_TOKENS = 3
 SMALL = {"rope_theta": 100.0, "max_position_embeddings": 64, "vocab_size": VOCAB_SIZE}
