@@ -162,7 +162,7 @@ def download(hub_id: str) -> Path:
         return Path(snapshot_download(hub_id, allow_patterns=HUB_FILES))
     except Exception as error:  # the hub's, the HTTP library's or the operating system's
         raise CheckpointError(
-            f"{shown(hub_id)} is no directory here, and the hub did not give it ({type(error).__name__}). "
+            f"{hub_id!r} is no directory here, and the hub did not give it ({type(error).__name__}). "
             "Check the name and the network, or use data/tiny-gpt2 or random:gpt2."
         ) from error
 
