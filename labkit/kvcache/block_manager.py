@@ -101,9 +101,9 @@ class KVBlockManager(BlockBooks):
     # --- commands ----------------------------------------------------------------------------------
 
     def append_token(self, layer_idx: int, block_ids: list[int], key_new: Tensor, value_new: Tensor) -> None:
-        """Write one token's key and value, each [H, D], behind a sequence.
+        """Write one token's key and value, each [H, D], at the end of a sequence.
 
-        Raises OutOfBlocksError, with nothing changed, if that takes a block and none is free.
+        Raises OutOfBlocksError, with nothing changed, if that needs a new block and none is free.
         """
         last_id = self.ready_block(layer_idx, block_ids)
         info = self.block_infos[last_id]

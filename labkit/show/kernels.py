@@ -110,8 +110,10 @@ def draw_multiprocessor(gpu: GPU) -> Figure:
         box(axes, (x, y), 0.66, 0.7, fc=GREEN, alpha=0.6, lw=0)
     axes.text(14.4, 7.6, f"places for {gpu.warps} warps of 32 threads, {gpu.programs} programs", va="center")
     kb = gpu.registers * 4 // 1024
-    _box(axes, (14.4, 4.9), 12.5, 1.9, SKY, f"{gpu.registers:,} registers ({kb} KB), each of one thread")
-    _box(axes, (14.4, 2.5), 12.5, 1.9, PURPLE, f"shared memory, {gpu.shared_kb} KB, each part of one program")
+    _box(axes, (14.4, 4.9), 12.5, 1.9, SKY, f"{gpu.registers:,} registers ({kb} KB), each one thread's")
+    _box(
+        axes, (14.4, 2.5), 12.5, 1.9, PURPLE, f"{gpu.shared_kb} KB of shared memory, each part one program's"
+    )
     _box(axes, (14.4, 0.4), 12.5, 1.6, PALE, "arithmetic units, tensor cores")
     axes.set(xlim=(-0.2, 27.8), ylim=(-2.8, 13.1))
     axes.axis("off")

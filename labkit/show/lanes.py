@@ -281,5 +281,5 @@ def draw_block_lives(lives: Mapping[str, Sequence[int]]) -> Figure:
         for number, (start, end) in enumerate(pairwise([*starts, len(created)])):
             boxes.append(Box(row, start, end, (BLUE, SKY)[number % 2]))
         names.append(f"{name}\n{created[-1]} created")
-    title = "One block's life: each box is the record that describes it for so long"
+    title = "One block's life: each box is one record, as wide as it lasted"
     return draw_boxes({title: (names, boxes)}, "tokens appended to the block", {}, 1)

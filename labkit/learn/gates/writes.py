@@ -130,11 +130,11 @@ def right_again(build: Build, paths: Sequence[str]) -> None:
         try:
             _try(kv_write, second, paths, device)
         except BrokenContract as broken:
+            found = str(broken).removesuffix(ENTRIES).partition(": ")[2].rstrip()
             raise BrokenContract(
                 "a write uses its own lists, and none that was kept from another write: after a write to "
-                f"slots {list(first.pos)} of blocks {list(first.block_idx)}, "
-                f"{str(broken).removesuffix(ENTRIES).rstrip()} Hand out a kept tensor only for a list that "
-                "equals its own."
+                f"slots {list(first.pos)} of blocks {list(first.block_idx)}, {found} Hand out a kept tensor "
+                "only for a list that equals its own."
             ) from broken
 
 

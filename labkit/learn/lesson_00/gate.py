@@ -182,7 +182,7 @@ def stranger(b: int, mark: int, found: str) -> str:
         return f"a new token is its own request's: {found} Row {b} of key_new and value_new is request {b}'s."
     if mark // BLOCK_SIZE in TABLES[b]:
         return (
-            f"a text ends at its context length: {found} Request {b} has {CONTEXT_LENS[b]} tokens in the "
+            f"a request ends at its context length: {found} Request {b} has {CONTEXT_LENS[b]} tokens in the "
             f"cache, positions 0 to {CONTEXT_LENS[b] - 1}; the rest of its last block holds none of them."
         )
     return (
